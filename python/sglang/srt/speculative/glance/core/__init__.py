@@ -1,0 +1,1 @@
+"""The method in plain torch: no host synchronisation, no SGLang imports."""
