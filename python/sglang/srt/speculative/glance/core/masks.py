@@ -25,7 +25,7 @@ def fill_full_mask(ancestors: torch.Tensor, prefix_lens: torch.Tensor, out: torc
     ancestors [bs, N, N] bool; prefix_lens [bs] int; out [>= full_mask_numel] bool or uint8. The
     length is not checked: it depends on values that live on the device.
     """
-    bs, num_nodes, _ = ancestors.shape
+    num_nodes = ancestors.shape[1]
     nodes = torch.arange(num_nodes, device=ancestors.device)
     row_lens = prefix_lens.to(torch.int64) + num_nodes
     starts = num_nodes * (row_lens.cumsum(0) - row_lens)

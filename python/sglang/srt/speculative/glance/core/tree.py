@@ -20,7 +20,7 @@ every device and rank, whatever the order of additions.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 import torch
 
@@ -53,6 +53,7 @@ def max_nodes(block: int, k: int) -> int:
     return sum(k**depth for depth in range(block))
 
 
+@cache
 def check_shape(block: int, k: int, budget: int) -> None:
     """Raise ValueError unless every tree over `block` and `k` can have exactly `budget` nodes."""
     if not 1 <= block <= MAX_OFFSETS + 1:
@@ -74,7 +75,7 @@ def check_shape(block: int, k: int, budget: int) -> None:
         )
 
 
-@lru_cache(maxsize=None)
+@cache
 def level_widths(block: int, k: int, budget: int) -> tuple[int, ...]:
     """How many nodes of each depth, best first, can be in a tree of `budget` nodes.
 
@@ -92,21 +93,40 @@ def level_widths(block: int, k: int, budget: int) -> tuple[int, ...]:
     return tuple(widths)
 
 
-@lru_cache(maxsize=None)
-def slot_table(block: int, k: int, budget: int, device: torch.device) -> torch.Tensor:
-    """[3, sum(widths)] int64: depth, first slot of the parents' level, first column of the offset.
+@dataclass(frozen=True)
+class Layout:
+    """What does not depend on the data of a tree, for one shape and device.
 
-    Slots number the survivors of all levels, root first; columns number [root, candidates].
-    The first call for a shape copies from the host: make it before a CUDA graph is captured.
+    A slot numbers the survivors of all levels, S in all, root first, then depth after depth.
+    widths       survivors of each depth, root's included
+    pairs        [max(widths), K] int64  number of (place of the parent in its level, rank)
+    slots        [S] int64               0..S-1
+    depths       [S] int64
+    parent_slots [S] int64               first slot of the level above
+    columns      [S] int64               first column of the offset in [root, candidates]
     """
+
+    widths: tuple[int, ...]
+    pairs: torch.Tensor
+    slots: torch.Tensor
+    depths: torch.Tensor
+    parent_slots: torch.Tensor
+    columns: torch.Tensor
+
+
+@cache
+def layout(block: int, k: int, budget: int, device: torch.device) -> Layout:
+    """Copies from the host on the first call for its arguments: call it before graph capture."""
     widths = level_widths(block, k, budget)
-    rows, first, parents_first = [], 0, 0
+    rows, first, above = [], 0, 0
     for depth, width in enumerate(widths):
-        column = 1 + (depth - 1) * k if depth else 0
-        rows += [(depth, parents_first, column)] * width
-        parents_first, first = first, first + width
+        rows += [(depth, above, 1 + (depth - 1) * k if depth else 0)] * width
+        above, first = first, first + width
     with torch.inference_mode(False):
-        return torch.tensor(rows, dtype=torch.int64).T.contiguous().to(device)
+        depths, parent_slots, columns = torch.tensor(rows, dtype=torch.int64).T.contiguous()
+        pairs = torch.arange(max(widths) * k).view(-1, k)
+        tensors = pairs, torch.arange(len(rows)), depths, parent_slots, columns
+        return Layout(widths, *(tensor.to(device) for tensor in tensors))
 
 
 def build_tree(
@@ -123,22 +143,21 @@ def build_tree(
     """
     check_inputs(root_tokens, topk_ids, topk_logprobs, budget)
     bs, num_offsets, k = topk_ids.shape
-    keys, choices = _survivors(topk_logprobs, budget)
-    picked_keys, slots = keys.topk(budget, dim=1)
+    plan = layout(num_offsets + 1, k, budget, topk_ids.device)
+    scores, choices = _survivors(topk_logprobs, plan)
+    # Keys are unique, and the root's, zero, is the largest.
+    keys, slots = (scores - plan.slots).topk(budget, dim=1)
 
-    table = slot_table(num_offsets + 1, k, budget, topk_ids.device)
-    depths, parents_first, columns = table[:, slots]
     choices = choices.gather(1, slots)
-    parent_slots = parents_first + choices // k
-    places = torch.arange(budget, device=slots.device).expand(bs, budget)
-    place_of_slot = torch.zeros_like(keys).scatter_(1, slots, places)
-    parents = place_of_slot.gather(1, parent_slots)
+    place_of_slot = torch.empty_like(scores)
+    place_of_slot.scatter_(1, slots, plan.slots[:budget].expand(bs, budget))
+    parents = place_of_slot.gather(1, plan.parent_slots[slots] + choices // k)
     parents[:, 0] = -1
 
     candidates = torch.cat([root_tokens[:, None], topk_ids.flatten(1)], dim=1)
-    tokens = candidates.gather(1, columns + choices % k)
-    scores = ((picked_keys + slots).double() / (INDEX_SPAN * STEPS_PER_NAT)).float()
-    return Tree(tokens, parents, depths, scores)
+    tokens = candidates.gather(1, plan.columns[slots] + choices % k)
+    nats = (keys + slots).double() / (INDEX_SPAN * STEPS_PER_NAT)
+    return Tree(tokens, parents, plan.depths[slots], nats.float())
 
 
 def check_inputs(
@@ -166,26 +185,23 @@ def score_steps(topk_logprobs: torch.Tensor) -> torch.Tensor:
     return (logprobs * STEPS_PER_NAT).to(torch.int64)
 
 
-def _survivors(topk_logprobs: torch.Tensor, budget: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Every prefix that may be in the tree, level by level, the root in slot 0.
+def _survivors(topk_logprobs: torch.Tensor, plan: Layout) -> tuple[torch.Tensor, torch.Tensor]:
+    """Every prefix that may be in the tree, by slot.
 
-    Returns keys [bs, S] int64, unique and ordered as the tree is, and choices [bs, S] int64,
-    place of the parent within its level * K + rank of the candidate.
+    Returns scores [bs, S] int64, multiples of INDEX_SPAN, and choices [bs, S] int64, each node's
+    place of the parent in its level * K + rank.
     """
-    bs, num_offsets, k = topk_logprobs.shape
-    widths = level_widths(num_offsets + 1, k, budget)
-    pairs = torch.arange(max(widths) * k, device=topk_logprobs.device).view(-1, k)
-    edges = (score_steps(topk_logprobs) * INDEX_SPAN)[:, :, None, :] - pairs
+    bs = topk_logprobs.shape[0]
+    edges = (score_steps(topk_logprobs) * INDEX_SPAN).unsqueeze(2) - plan.pairs
     scores = edges.new_zeros((bs, 1))
     all_scores, all_choices = [scores], [scores]
-    for edge, before, width in zip(edges.unbind(1), widths, widths[1:]):
-        keys = (scores[:, :, None] + edge[:, :before]).flatten(1)
-        top, choice = keys.topk(width, dim=1)
-        scores = top + choice
+    for edge, num_parents, width in zip(edges.unbind(1), plan.widths, plan.widths[1:]):
+        keys = scores.unsqueeze(2) + edge.narrow(1, 0, num_parents)
+        top, choices = keys.view(bs, -1).topk(width, dim=1)
+        scores = top + choices
         all_scores.append(scores)
-        all_choices.append(choice)
-    scores = torch.cat(all_scores, dim=1)
-    return scores - torch.arange(scores.shape[1], device=scores.device), torch.cat(all_choices, 1)
+        all_choices.append(choices)
+    return torch.cat(all_scores, dim=1), torch.cat(all_choices, dim=1)
 
 
 def ancestor_mask(parents: torch.Tensor, max_depth: int | None = None) -> torch.Tensor:
