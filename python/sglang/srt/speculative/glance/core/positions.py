@@ -25,11 +25,12 @@ def block_positions(prefix_lens: torch.Tensor, block: int) -> torch.Tensor:
 
 def mrope_positions(positions: torch.Tensor, deltas: torch.Tensor) -> torch.Tensor:
     """[3, bs*W] int64 from positions [bs*W] and each request's M-RoPE delta, deltas [bs]."""
-    if deltas.dim() != 1 or positions.dim() != 1:
+    bs = deltas.numel()
+    if deltas.dim() != 1 or positions.dim() != 1 or positions.shape[0] % max(bs, 1):
         raise ValueError(
             f"expected positions [bs*W] and deltas [bs], got {tuple(positions.shape)} and "
             f"{tuple(deltas.shape)}"
         )
-    bs = deltas.shape[0]
-    shifted = (positions.view(bs, -1) + deltas[:, None]).flatten().to(torch.int64)
+    width = positions.shape[0] // max(bs, 1)
+    shifted = (positions.view(bs, width) + deltas[:, None]).flatten().to(torch.int64)
     return shifted.expand(3, -1).contiguous()

@@ -1,0 +1,1 @@
+"""GLANCE: one-pass block drafting with lossless tree verification for vision-language models."""

@@ -1,0 +1,175 @@
+"""One frozen description of a GLANCE run, made from the head's ``config.json`` and SGLang's flags."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from sglang.srt.speculative.glance.core.tree import check_shape, max_nodes
+
+DEFAULT_BUDGET = 32
+DEFAULT_TOPK = 8
+
+_DFLASH_KEYS = {
+    "target_layer_ids",
+    "mask_token",
+    "mask_token_id",
+    "block_size",
+    "num_target_layers",
+}
+# Variants of the DFlash format that change what the head computes: this release does not run them.
+_UNSUPPORTED_DFLASH = (
+    "projector_type",
+    "conv_kernel_size",
+    "conv_group_size",
+    "selector_rank",
+    "selector_top_k",
+    "output_multiplier",
+    "final_logit_softcapping",
+    "attention_sink_bias",
+    "attention_value_scale",
+    "shift_label",
+)
+_NEUTRAL = (None, False, 0, 0.0, 1.0)
+
+
+class HeadConfigError(ValueError):
+    """A head checkpoint's ``config.json`` that GLANCE cannot serve; the message names the field."""
+
+
+class GlanceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one round does. ``block``: drafted positions, root included. ``budget``: tree nodes
+    verified a round, root included. ``topk``: candidates kept per offset (1 = chain). ``taps``:
+    target layers (output of layer k) the head reads. ``max_depth``: deepest node (root = 0)."""
+
+    block: int
+    budget: int
+    topk: int
+    taps: tuple[int, ...]
+    mask_token_id: int
+
+    @property
+    def max_depth(self) -> int:
+        return min(self.block, self.budget) - 1
+
+    @property
+    def window(self) -> int:
+        """KV slots a round writes per request: the draft block and the tree share them."""
+        return max(self.block, self.budget)
+
+
+def _fail(field: str, got: Any, expected: str, mend: str) -> None:
+    raise HeadConfigError(f"head config field {field}: got {got!r}, expected {expected}; {mend}")
+
+
+def _is_int(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def parse_head(head: Mapping[str, Any], target: Mapping[str, Any]) -> GlanceConfig:
+    """Check a DFlash-format head config against its target's text config.
+
+    ``head``: the checkpoint's ``config.json``. ``target``: at least ``num_hidden_layers``,
+    ``hidden_size`` and ``vocab_size`` of the target's text model. Budget and topk are the
+    defaults; :func:`resolve` applies the flags. Raises :class:`HeadConfigError`.
+    """
+    dflash = head.get("dflash_config")
+    if not isinstance(dflash, Mapping):
+        _fail("dflash_config", dflash, "an object", "use a head in DFlash's checkpoint format")
+    _refuse_variants(head, dflash)
+
+    def field(name: str) -> Any:
+        return dflash.get(name, head.get(name))
+
+    block = field("block_size")
+    if not _is_int(block) or block < 2:
+        _fail("block_size", block, "an integer of at least 2", "set it to the trained block")
+    mask_id, vocab = field("mask_token_id"), target["vocab_size"]
+    if not _is_int(mask_id) or not 0 <= mask_id < vocab:
+        _fail("dflash_config.mask_token_id", mask_id, f"an id in [0, {vocab})", "set it explicitly")
+    taps = _parse_taps(field("target_layer_ids"), target["num_hidden_layers"])
+    _check_sizes(head, field("num_target_layers"), target)
+    return GlanceConfig(
+        block=block, budget=DEFAULT_BUDGET, topk=DEFAULT_TOPK, taps=taps, mask_token_id=mask_id
+    )
+
+
+def _refuse_variants(head: Mapping[str, Any], dflash: Mapping[str, Any]) -> None:
+    for name in _UNSUPPORTED_DFLASH:
+        if dflash.get(name, head.get(name)) not in _NEUTRAL:
+            _fail(f"dflash_config.{name}", dflash.get(name, head.get(name)), "absent",
+                  "GLANCE serves plain DFlash heads; this variant is not supported")
+    unknown = set(dflash) - _DFLASH_KEYS - set(_UNSUPPORTED_DFLASH)
+    if unknown:
+        _fail("dflash_config", sorted(unknown), f"only keys of {sorted(_DFLASH_KEYS)}",
+              "remove the unknown keys")
+    extra = head.get("glance_config")
+    if extra:
+        _fail("glance_config", dict(extra), "absent or empty",
+              "this release defines no keys there; remove them")
+
+
+def _parse_taps(taps: Any, num_layers: int) -> tuple[int, ...]:
+    field = "dflash_config.target_layer_ids"
+    # The last layer's output is never captured by the host: a head that taps it reads nothing.
+    expected = f"distinct ascending layer ids in [0, {num_layers - 2}]"
+    mend = "list the layers the head was trained on"
+    if not isinstance(taps, (list, tuple)) or not taps or not all(map(_is_int, taps)):
+        _fail(field, taps, expected, mend)
+    ascending = all(a < b for a, b in zip(taps, taps[1:], strict=False))
+    if not ascending or taps[0] < 0 or taps[-1] > num_layers - 2:
+        _fail(field, list(taps), expected, mend)
+    return tuple(taps)
+
+
+def _check_sizes(head: Mapping[str, Any], trained_layers: Any, target: Mapping[str, Any]) -> None:
+    layers = target["num_hidden_layers"]
+    if trained_layers is not None and trained_layers != layers:
+        _fail("dflash_config.num_target_layers", trained_layers, f"{layers} as in the target",
+              "serve the target this head was trained for")
+    for name in ("hidden_size", "vocab_size"):
+        got = head.get(name)
+        if got != target[name] and not (name == "vocab_size" and got is None):
+            _fail(name, got, f"{target[name]} as in the target",
+                  "serve the target this head was trained for")
+    heads, kv_heads = head.get("num_attention_heads"), head.get("num_key_value_heads")
+    for name, value in (("num_attention_heads", heads), ("num_key_value_heads", kv_heads),
+                        ("num_hidden_layers", head.get("num_hidden_layers"))):
+        if not _is_int(value) or value < 1:
+            _fail(name, value, "a positive integer", "copy it from the trained head")
+    if heads % kv_heads:
+        _fail("num_key_value_heads", kv_heads, f"a divisor of num_attention_heads ({heads})",
+              "copy it from the trained head")
+    scaling = head.get("rope_scaling") or {}
+    if "mrope_section" in scaling or "mrope_section" in (head.get("rope_parameters") or {}):
+        _fail("rope_scaling", scaling or head.get("rope_parameters"), "no mrope_section",
+              "the head runs on plain 1-D positions; drop the target's M-RoPE block")
+
+
+def resolve(
+    base: GlanceConfig, *, block: int | None, budget: int | None, topk: int | None
+) -> GlanceConfig:
+    """Apply the flags (None = not given) to a head's config. Raises ``ValueError`` naming the flag.
+
+    ``block`` may be below the trained one, not above it.
+    """
+    block = base.block if block is None else block
+    if not 2 <= block <= base.block:
+        raise ValueError(
+            f"--speculative-dflash-block-size: got {block}, expected 2..{base.block} "
+            f"(the head was trained on blocks of {base.block}); omit the flag to use that"
+        )
+    topk = base.topk if topk is None else topk
+    if topk < 1:
+        raise ValueError(f"--speculative-eagle-topk: got {topk}, expected at least 1 (1 = chain)")
+    if budget is None:
+        budget = block if topk == 1 else base.budget
+    limit = max_nodes(block, topk)
+    if not 2 <= budget <= limit:
+        raise ValueError(
+            f"--speculative-num-draft-tokens: got {budget}, expected 2..{limit} "
+            f"(a block of {block} with {topk} candidates an offset has {limit} nodes)"
+        )
+    check_shape(block, topk, budget)
+    return msgspec.structs.replace(base, block=block, budget=budget, topk=topk)

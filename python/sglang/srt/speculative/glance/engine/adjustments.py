@@ -1,0 +1,84 @@
+"""Everything GLANCE adjusts in SGLang 0.5.23 outside its own classes, a row each.
+
+Instance-level adjustments live where the instance is made: the capture setter (``capture.py``), the
+draft attention's Triton path on a CPU and the target's graph runner (``worker.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+
+class Adjustment(NamedTuple):
+    """``target``: the host symbol; ``hook``: called as ``hook(original, *args, **kwargs)``;
+    ``reason``; ``until``: when the row can go."""
+
+    target: str
+    hook: Callable[..., Any]
+    reason: str
+    until: str
+
+
+def last_slots(
+    original: Callable, req_to_token: torch.Tensor, req_pool_indices: torch.Tensor,
+    prefix_lens: torch.Tensor,
+) -> torch.Tensor:
+    """Slot of each request's last cached token, -1 for an empty prefix. ``[bs] int64``."""
+    if req_to_token.device.type != "cpu":
+        return original(req_to_token, req_pool_indices, prefix_lens)
+    last = req_to_token[req_pool_indices, (prefix_lens - 1).clamp(min=0)].to(torch.int64)
+    return torch.where(prefix_lens > 0, last, last.new_full((), -1))
+
+
+def dummy_input_width(
+    original: Callable, spec_algorithm: Any, custom_mask: Any, num_tokens_per_req: int,
+    is_draft_worker: bool,
+) -> Any:
+    """The shape-only verify input of warm-up runs, at the runner's own width."""
+    spec_info = original(spec_algorithm, custom_mask, num_tokens_per_req, is_draft_worker)
+    if getattr(spec_algorithm, "name", None) == "GLANCE":
+        spec_info.draft_token_num = num_tokens_per_req
+        spec_info.num_tokens_per_req = num_tokens_per_req
+    return spec_info
+
+
+def refuse_request(original: Callable, req: Any, enable_overlap: bool) -> str | None:
+    """Reason why a request cannot be served (HTTP 400), or None."""
+    if req.return_hidden_states:
+        return "return_hidden_states is not supported with GLANCE: drop it from the request"
+    return original(req, enable_overlap)
+
+
+ADJUSTMENTS = (
+    Adjustment(
+        "sglang.srt.mem_cache.allocation.get_last_loc", last_slots,
+        "page sizes above 1 launch a Triton kernel on a CPU",
+        "upstream dispatches on the device there",
+    ),
+    Adjustment(
+        "sglang.srt.speculative.spec_info.create_dummy_verify_input", dummy_input_width,
+        "warm-up runs take the tree's width for the draft runner too",
+        "upstream uses the num_tokens_per_req argument for the DFLASH family",
+    ),
+    Adjustment(
+        "sglang.srt.speculative.dflash_utils.validate_dflash_request", refuse_request,
+        "tapped states occupy the hidden-states output, so a request for it must be refused",
+        "upstream separates the two",
+    ),
+)
+
+
+def install() -> None:
+    """Queue the rows on SGLang's hook registry (it applies them after all plugins have run), and
+    let the CPU backend serve a draft runner."""
+    from sglang.srt.arg_groups.choices import DRAFT_ATTENTION_BACKEND_CHOICES
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+    from sglang.srt.server_args import add_draft_attention_backend_choices
+
+    for row in ADJUSTMENTS:
+        HookRegistry.register(row.target, row.hook, HookType.AROUND)
+    if "intel_amx" not in DRAFT_ATTENTION_BACKEND_CHOICES:
+        add_draft_attention_backend_choices(["intel_amx"])

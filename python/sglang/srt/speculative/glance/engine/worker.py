@@ -1,0 +1,163 @@
+"""The worker: propose, verify, accept, commit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from sglang.kernels.ops.speculative.cache_locs import assign_extend_cache_locs_uniform_func
+from sglang.srt.arg_groups.overrides import resolving_view
+from sglang.srt.layers.logprob_processor import compute_spec_logprobs
+from sglang.srt.managers.utils import GenerationBatchResult
+from sglang.srt.runtime_context import get_spec
+from sglang.srt.speculative.dflash_worker_v2 import DFlashWorkerV2
+from sglang.srt.speculative.glance.core.accept import shorten, walk
+from sglang.srt.speculative.glance.core.positions import block_positions
+from sglang.srt.speculative.glance.core.tree import build_tree
+from sglang.srt.speculative.glance.engine import commit, seams
+from sglang.srt.speculative.glance.engine.args import load_config
+from sglang.srt.speculative.glance.engine.capture import install_capture
+from sglang.srt.speculative.glance.engine.draft import BlockDrafter
+from sglang.srt.speculative.glance.engine.inputs import GlanceDraftInput
+from sglang.srt.speculative.glance.engine.rounds import RoundLog
+from sglang.srt.speculative.glance.engine.sampling import plain_rounds
+from sglang.srt.speculative.glance.engine.verify import TreeVerifier
+
+
+class GlanceWorker(DFlashWorkerV2):
+    """GLANCE beside SGLang's scheduler.
+
+    From DFLASH's worker it takes the draft runner, the pools and the prefill half (which writes
+    the head's K/V for every prompt token before it returns). The decode round is its own.
+    """
+
+    def __init__(self, server_args: Any, gpu_id: int, nccl_port: int, target_worker: Any) -> None:
+        seams.require()
+        self.config = load_config(resolving_view(server_args))
+        install_capture(target_worker.model_runner.model)
+        with self._draft_leaves():
+            super().__init__(server_args, gpu_id, nccl_port, target_worker)
+        self.speculative_num_draft_tokens = self.config.budget
+        if self.device == "cpu":
+            for layer in self.draft_model.layers:
+                layer.self_attn.use_table_qk_norm_rope = False  # a Triton kernel
+        self.rounds = RoundLog.from_env(self.device, self.config.budget)
+
+    def _draft_leaves(self) -> Any:
+        """The draft runner reads block-wide, unbranched settings where the target reads N and K."""
+        return get_spec().override(
+            speculative_num_draft_tokens=self.config.block, speculative_eagle_topk=1
+        )
+
+    def _defer_target_verify_gather(self) -> None:
+        return None  # every node's full row of logits is read
+
+    def init_attention_backends(self) -> None:
+        with self._draft_leaves():
+            super().init_attention_backends()
+        self.drafter = BlockDrafter(self.config, self.model_runner, self.draft_model_runner)
+        self.verifier = TreeVerifier(self.config, self._target_worker)
+
+    def _make_next_draft_input_prefill(
+        self, *, bonus_tokens: torch.Tensor, seq_lens: torch.Tensor
+    ) -> GlanceDraftInput:
+        return GlanceDraftInput.create(bonus_tokens, seq_lens)
+
+    def _append_target_hidden_sequential(
+        self, ctx_hidden: torch.Tensor, ctx_positions: torch.Tensor, ctx_cache_loc: torch.Tensor
+    ) -> None:
+        commit.write_head_kv(
+            self.draft_model, self.draft_model_runner.token_to_kv_pool, ctx_hidden, ctx_positions,
+            ctx_cache_loc,
+        )
+
+    def forward_batch_generation(
+        self, batch: Any, on_publish: Any = None, grammar_barrier: Any = None,
+        pp_proxy_tensors: Any = None,
+    ) -> GenerationBatchResult:
+        if batch.forward_mode.is_extend() or batch.is_extend_in_batch:
+            return super().forward_batch_generation(batch, on_publish)
+        return self.decode_round(batch, on_publish, grammar_barrier)
+
+    @torch.inference_mode()
+    def decode_round(
+        self, batch: Any, on_publish: Any = None, grammar_barrier: Any = None
+    ) -> GenerationBatchResult:
+        config, roots, prefix_lens = self.config, batch.spec_info.bonus_tokens, batch.seq_lens
+        self.rounds.start()
+        window = self._window(batch)
+
+        marginals = self.drafter.propose(batch, roots, window[:, : config.block])
+        self.rounds.lap("draft")
+        tree = build_tree(roots, marginals.ids, marginals.logprobs, config.budget)
+        self.rounds.lap("tree")
+        verified = self.verifier.verify(
+            batch, tree, window[:, : config.budget], grammar_barrier
+        )
+        self.rounds.lap("verify")
+        accepted = walk(tree.tokens, tree.parents, verified.target_tokens, config.max_depth)
+        if (limits := self._limits(batch)) is not None:
+            accepted = shorten(accepted, limits)
+        new_seq_lens = prefix_lens + accepted.accept_lens
+        if on_publish is not None:
+            on_publish(new_seq_lens)
+        self.rounds.lap("accept")
+        rows = self._commit(batch, accepted, verified, window, prefix_lens)
+        self.rounds.lap("commit")
+        self.rounds.end(accepted.accept_lens)
+        if batch.return_logprob:
+            compute_spec_logprobs(
+                batch, verified.output, verified.target_tokens.view(-1), accept_index=rows
+            )
+        return self._result(accepted, verified, new_seq_lens)
+
+    def _window(self, batch: Any) -> torch.Tensor:
+        """KV slots ``[bs, max(B, N)]`` right after each request's prefix."""
+        bs = len(batch.seq_lens)
+        return assign_extend_cache_locs_uniform_func(
+            req_pool_indices=batch.req_pool_indices,
+            req_to_token=batch.req_to_token_pool.req_to_token,
+            start_offset=batch.seq_lens,
+            batch_size=bs,
+            draft_token_num=self.config.window,
+            device=self.device,
+        ).view(bs, -1)
+
+    def _limits(self, batch: Any) -> torch.Tensor | None:
+        """Most drafts each request may accept ``[bs]``, or None when no request is limited."""
+        plain = plain_rounds(batch.reqs)
+        if not any(plain):
+            return None
+        limits = [0 if alone else self.config.max_depth for alone in plain]
+        return torch.tensor(limits, device=batch.seq_lens.device)
+
+    def _commit(
+        self, batch: Any, accepted: Any, verified: Any, window: torch.Tensor, prefix_lens: Any
+    ) -> torch.Tensor:
+        """Returns the accepted nodes' batch-wide rows ``[bs, D] int64``, -1 padded."""
+        index = accepted.accept_index
+        bs, depth = index.shape
+        first = torch.arange(bs, device=index.device)[:, None] * self.config.budget
+        rows = torch.where(index >= 0, index + first, index)
+        commit.move_accepted(batch, rows, accepted.accept_lens)
+        self._append_target_hidden_to_draft_kv_by_loc(
+            target_hidden=verified.hidden[rows.clamp(min=0).view(-1)],
+            cache_loc=window[:, :depth].reshape(-1),
+            cache_loc_2d=window[:, :depth],
+            positions=block_positions(prefix_lens, depth).view(-1),
+            commit_lens=accepted.accept_lens,
+        )
+        return rows
+
+    def _result(self, accepted: Any, verified: Any, new_seq_lens: Any) -> GenerationBatchResult:
+        return GenerationBatchResult(
+            logits_output=verified.output,
+            next_token_ids=accepted.committed.view(-1),
+            accept_lens=accepted.accept_lens.to(torch.int32),
+            can_run_cuda_graph=verified.ran_graph,
+            speculative_num_draft_tokens=self.config.budget,
+            speculative_output_stride=accepted.committed.shape[1],
+            next_draft_input=GlanceDraftInput.create(accepted.bonus, new_seq_lens),
+            new_seq_lens=new_seq_lens,
+            extra_keep_alive_refs=[verified.keep_alive],
+        )
