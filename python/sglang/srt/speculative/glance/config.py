@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -117,7 +118,7 @@ def _parse_taps(taps: Any, num_layers: int) -> tuple[int, ...]:
     mend = "list the layers the head was trained on"
     if not isinstance(taps, (list, tuple)) or not taps or not all(map(_is_int, taps)):
         _fail(field, taps, expected, mend)
-    ascending = all(a < b for a, b in zip(taps, taps[1:], strict=False))
+    ascending = all(a < b for a, b in pairwise(taps))
     if not ascending or taps[0] < 0 or taps[-1] > num_layers - 2:
         _fail(field, list(taps), expected, mend)
     return tuple(taps)

@@ -191,13 +191,12 @@ def _survivors(topk_logprobs: torch.Tensor, plan: Layout) -> tuple[torch.Tensor,
     Returns scores [bs, S] int64, multiples of INDEX_SPAN, and choices [bs, S] int64, each node's
     place of the parent in its level * K + rank.
     """
-    bs = topk_logprobs.shape[0]
     edges = (score_steps(topk_logprobs) * INDEX_SPAN).unsqueeze(2) - plan.pairs
-    scores = edges.new_zeros((bs, 1))
+    scores = edges.new_zeros((edges.shape[0], 1))
     all_scores, all_choices = [scores], [scores]
     for edge, num_parents, width in zip(edges.unbind(1), plan.widths, plan.widths[1:]):
         keys = scores.unsqueeze(2) + edge.narrow(1, 0, num_parents)
-        top, choices = keys.view(bs, -1).topk(width, dim=1)
+        top, choices = keys.flatten(1).topk(width, dim=1)
         scores = top + choices
         all_scores.append(scores)
         all_choices.append(choices)

@@ -1,0 +1,1 @@
+"""Offline tools of GLANCE: ``python -m sglang.glance doctor | demo | bench``."""
