@@ -54,6 +54,12 @@ def _draft_and_target(args: Any) -> tuple[dict, Any]:
         model_override_args=json.loads(args.json_model_override_args),
     )
     path = Path(args.speculative_draft_model_path)
+    if (path / "mask_embedding.pt").exists():
+        # It would be merged into the target's embedding, and the target's output would change.
+        raise ValueError(
+            f"--speculative-draft-model-path: {path} holds mask_embedding.pt, which rewrites a row "
+            "of the target's embedding; GLANCE serves heads that leave the target as it is"
+        )
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise ValueError(
@@ -89,13 +95,16 @@ def load_config(args: Any) -> GlanceConfig:
 def _settle_backends(args: Any) -> None:
     device = args.device.split(":")[0]
     allowed = TREE_BACKENDS[device]
-    decode = args.decode_attention_backend or args.attention_backend
-    if decode is None and device == "cpu":
-        decode = args.attention_backend = allowed[0]
-    if decode is not None and decode not in allowed:
-        refuse("--attention-backend", decode,
-               f"one of {allowed}, the backends that read a tree mask on {device}")
-    draft = args.speculative_draft_attention_backend or decode
+    if device == "cpu" and args.attention_backend is None:
+        args.attention_backend = allowed[0]
+    for flag in ("attention_backend", "prefill_attention_backend", "decode_attention_backend"):
+        got = getattr(args, flag)
+        if got is not None and got not in allowed:
+            refuse(f"--{flag.replace('_', '-')}", got,
+                   f"one of {allowed}, the backends that read a tree mask on {device}")
+    draft = args.speculative_draft_attention_backend
+    if draft is None:
+        draft = args.decode_attention_backend or args.attention_backend
     if draft is not None and draft not in allowed:
         refuse("--speculative-draft-attention-backend", draft, f"one of {allowed}")
     args.speculative_draft_attention_backend = draft

@@ -44,6 +44,7 @@ class BlockDrafter:
         # The host's eager path casts `input_embeds` to bfloat16, whatever the model's dtype: the head
         # embeds its own ids instead. A closure, so that no module is registered twice.
         draft_runner.model.forward_embed = lambda ids: self.embed(ids)
+        self.graph_marginals: Any = None  # set when the draft pass is captured
         self.block_input = GlanceBlockInput(
             draft_token=torch.empty(0, dtype=torch.int64, device=target_runner.device),
             positions=torch.empty(0, dtype=torch.int64, device=target_runner.device),
@@ -54,8 +55,13 @@ class BlockDrafter:
 
     def propose(self, batch: Any, root_tokens: torch.Tensor, slots: torch.Tensor) -> Marginals:
         """``root_tokens [bs]``, ``slots [bs, B]`` KV indices the block may scribble on."""
-        hidden = self.runner.forward(self._forward_batch(batch, root_tokens, slots))
-        hidden = hidden.logits_output.hidden_states
+        result = self.runner.forward(self._forward_batch(batch, root_tokens, slots))
+        if self.graph_marginals is not None and result.can_run_graph:
+            return self.graph_marginals.read(len(root_tokens))
+        return self.marginals(result.logits_output.hidden_states)
+
+    def marginals(self, hidden: torch.Tensor) -> Marginals:
+        """``hidden [bs * B, H]`` of the block, root included, to its offsets' candidates."""
         block, topk = self.config.block, self.config.topk
         masked = hidden.view(-1, block, hidden.shape[-1])[:, 1:].reshape(-1, hidden.shape[-1])
         logits = self.logits_processor._compute_lm_head(masked, self.lm_head)

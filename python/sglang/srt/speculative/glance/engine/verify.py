@@ -68,8 +68,10 @@ class TreeVerifier:
     ) -> tuple[GlanceVerifyInput, tuple[torch.Tensor, torch.Tensor]]:
         index, child, sibling = tree_links(tree.parents)
         mask = backend_mask(
-            self.runner.attn_backend, ancestor_mask(tree.parents), batch.seq_lens,
-            batch.seq_lens_sum,
+            self.runner.attn_backend,
+            ancestor_mask(tree.parents, self.config.max_depth),
+            batch.seq_lens,
+            None if batch.seq_lens_cpu is None else int(batch.seq_lens_cpu.sum()),
         )
         verify_input = GlanceVerifyInput(
             draft_token=tree.tokens.view(-1),

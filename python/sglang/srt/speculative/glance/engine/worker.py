@@ -9,7 +9,7 @@ from sglang.kernels.ops.speculative.cache_locs import assign_extend_cache_locs_u
 from sglang.srt.arg_groups.overrides import resolving_view
 from sglang.srt.layers.logprob_processor import compute_spec_logprobs
 from sglang.srt.managers.utils import GenerationBatchResult
-from sglang.srt.runtime_context import get_spec
+from sglang.srt.runtime_context import get_exec, get_spec
 from sglang.srt.speculative.dflash_worker_v2 import DFlashWorkerV2
 from sglang.srt.speculative.glance.core.accept import shorten, walk
 from sglang.srt.speculative.glance.core.positions import block_positions
@@ -18,6 +18,7 @@ from sglang.srt.speculative.glance.engine import commit, seams
 from sglang.srt.speculative.glance.engine.args import load_config
 from sglang.srt.speculative.glance.engine.capture import install_capture
 from sglang.srt.speculative.glance.engine.draft import BlockDrafter
+from sglang.srt.speculative.glance.engine.graphs import GraphMarginals, use_verify_graphs
 from sglang.srt.speculative.glance.engine.inputs import GlanceDraftInput
 from sglang.srt.speculative.glance.engine.rounds import RoundLog
 from sglang.srt.speculative.glance.engine.sampling import plain_rounds
@@ -35,6 +36,7 @@ class GlanceWorker(DFlashWorkerV2):
         seams.require()
         self.config = load_config(resolving_view(server_args))
         install_capture(target_worker.model_runner.model)
+        use_verify_graphs(target_worker.model_runner)
         with self._draft_leaves():
             super().__init__(server_args, gpu_id, nccl_port, target_worker)
         self.speculative_num_draft_tokens = self.config.budget
@@ -58,6 +60,19 @@ class GlanceWorker(DFlashWorkerV2):
         self.drafter = BlockDrafter(self.config, self.model_runner, self.draft_model_runner)
         self.verifier = TreeVerifier(self.config, self._target_worker)
 
+    def _maybe_build_draft_sampler(self) -> GraphMarginals:
+        """Called by the parent when it captures the draft pass."""
+        max_bs = max(get_exec().graph.cuda_graph_config.decode.bs)
+        self.drafter.graph_marginals = GraphMarginals(self.drafter, max_bs)
+        return self.drafter.graph_marginals
+
+    def init_cuda_graphs(self) -> None:
+        with self._draft_leaves():
+            super().init_cuda_graphs()
+
+    def prewarm_sampling(self) -> Any:
+        return self.model_runner.prewarm_sampling()
+
     def _make_next_draft_input_prefill(
         self, *, bonus_tokens: torch.Tensor, seq_lens: torch.Tensor
     ) -> GlanceDraftInput:
@@ -66,10 +81,9 @@ class GlanceWorker(DFlashWorkerV2):
     def _append_target_hidden_sequential(
         self, ctx_hidden: torch.Tensor, ctx_positions: torch.Tensor, ctx_cache_loc: torch.Tensor
     ) -> None:
-        commit.write_head_kv(
-            self.draft_model, self.draft_model_runner.token_to_kv_pool, ctx_hidden, ctx_positions,
-            ctx_cache_loc,
-        )
+        """The parent's prefill half ends here where it has no fused kernel."""
+        pool = self.draft_model_runner.token_to_kv_pool
+        commit.write_head_kv(self.draft_model, pool, ctx_hidden, ctx_positions, ctx_cache_loc)
 
     def forward_batch_generation(
         self, batch: Any, on_publish: Any = None, grammar_barrier: Any = None,
@@ -84,6 +98,8 @@ class GlanceWorker(DFlashWorkerV2):
         self, batch: Any, on_publish: Any = None, grammar_barrier: Any = None
     ) -> GenerationBatchResult:
         config, roots, prefix_lens = self.config, batch.spec_info.bonus_tokens, batch.seq_lens
+        if prefix_lens.is_cuda:  # under overlap it comes from another stream
+            prefix_lens.record_stream(torch.cuda.current_stream())
         self.rounds.start()
         window = self._window(batch)
 
@@ -140,13 +156,22 @@ class GlanceWorker(DFlashWorkerV2):
         first = torch.arange(bs, device=index.device)[:, None] * self.config.budget
         rows = torch.where(index >= 0, index + first, index)
         commit.move_accepted(batch, rows, accepted.accept_lens)
-        self._append_target_hidden_to_draft_kv_by_loc(
-            target_hidden=verified.hidden[rows.clamp(min=0).view(-1)],
-            cache_loc=window[:, :depth].reshape(-1),
-            cache_loc_2d=window[:, :depth],
-            positions=block_positions(prefix_lens, depth).view(-1),
-            commit_lens=accepted.accept_lens,
-        )
+        slots, positions = window[:, :depth], block_positions(prefix_lens, depth)
+        if self.device == "cpu":
+            kept = (index >= 0).view(-1)
+            self._append_target_hidden_to_draft_kv_by_loc(
+                target_hidden=verified.hidden[rows.view(-1)[kept]],
+                cache_loc=slots.reshape(-1)[kept],
+                positions=positions[kept],
+            )
+        else:  # fixed shapes, no host synchronisation: rows past the end are not written
+            self._append_target_hidden_to_draft_kv_by_loc(
+                target_hidden=verified.hidden[rows.clamp(min=0).view(-1)],
+                cache_loc=slots.reshape(-1),
+                cache_loc_2d=slots,
+                positions=positions,
+                commit_lens=accepted.accept_lens,
+            )
         return rows
 
     def _result(self, accepted: Any, verified: Any, new_seq_lens: Any) -> GenerationBatchResult:
