@@ -1,3 +1,4 @@
+import itertools
 import random
 
 import pytest
@@ -52,8 +53,8 @@ def test_a_used_buffer_is_overwritten(dtype):
 def read_flashinfer(arguments, request):
     """Slots that each query row of a request attends to, read as FlashInfer's plan reads them."""
     qo_indptr, kv_indptr, kv_indices, mask = arguments
-    num_rows = [b - a for a, b in zip(qo_indptr, qo_indptr[1:])]
-    num_keys = [b - a for a, b in zip(kv_indptr, kv_indptr[1:])]
+    num_rows = [b - a for a, b in itertools.pairwise(qo_indptr)]
+    num_keys = [b - a for a, b in itertools.pairwise(kv_indptr)]
     start = sum(q * k for q, k in list(zip(num_rows, num_keys))[:request])
     keys = kv_indices[kv_indptr[request] : kv_indptr[request + 1]]
     return [

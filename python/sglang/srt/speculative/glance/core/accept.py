@@ -39,11 +39,7 @@ def walk(
     tree_tokens, parents, target_tokens [bs, N] int64; a root's parent is -1. Where two children
     of a node carry the same token, the first is taken.
     """
-    if not tree_tokens.shape == parents.shape == target_tokens.shape or parents.dim() != 2:
-        raise ValueError(
-            f"expected tree_tokens, parents and target_tokens of one shape [bs, N], got "
-            f"{tuple(tree_tokens.shape)}, {tuple(parents.shape)}, {tuple(target_tokens.shape)}"
-        )
+    check_inputs(tree_tokens, parents, target_tokens)
     bs, num_nodes = parents.shape
     end, unused = num_nodes, num_nodes + 1
     drawn_at_parent = target_tokens.gather(1, parents.clamp(min=0))
@@ -68,6 +64,17 @@ def walk(
         committed.masked_fill(past_end, -1),
         bonus,
     )
+
+
+def check_inputs(
+    tree_tokens: torch.Tensor, parents: torch.Tensor, target_tokens: torch.Tensor
+) -> None:
+    """Raise unless the arguments of `walk` fit together."""
+    if not tree_tokens.shape == parents.shape == target_tokens.shape or parents.dim() != 2:
+        raise ValueError(
+            f"expected tree_tokens, parents and target_tokens of one shape [bs, N], got "
+            f"{tuple(tree_tokens.shape)}, {tuple(parents.shape)}, {tuple(target_tokens.shape)}"
+        )
 
 
 def shorten(accepted: Accepted, limits: torch.Tensor) -> Accepted:

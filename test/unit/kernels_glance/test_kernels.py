@@ -1,0 +1,121 @@
+"""Every kernel against its twin in core/: equal, bit for bit."""
+
+import random
+
+import pytest
+import torch
+from sglang.srt.speculative.glance.core import accept as accept_twin
+from sglang.srt.speculative.glance.core import masks as masks_twin
+from sglang.srt.speculative.glance.core import tree as tree_twin
+from sglang.srt.speculative.glance.kernels import accept, masks, tree
+
+
+def marginals(seed, device, bs, block, k, rounded=False):
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(bs, block - 1, 4 * k, generator=generator) * 3
+    logprobs, ids = torch.log_softmax(logits, -1).topk(k)
+    logprobs = logprobs.round() if rounded else logprobs
+    root_tokens = torch.randint(4 * k, (bs,), generator=generator)
+    return root_tokens.to(device), ids.to(device), logprobs.to(device)
+
+
+def random_parents(seed, device, bs, num_nodes):
+    rng = random.Random(seed)
+    rows = [[-1] + [rng.randrange(n) for n in range(1, num_nodes)] for _ in range(bs)]
+    return torch.tensor(rows, dtype=torch.int64).view(bs, num_nodes).to(device)
+
+
+def assert_same(ours, twins):
+    for name in twins.__dataclass_fields__:
+        mine, its = getattr(ours, name), getattr(twins, name)
+        assert mine.dtype == its.dtype
+        assert torch.equal(mine, its), name
+
+
+SHAPES = [
+    # bs, block, k, budget
+    (1, 1, 3, 1),
+    (2, 2, 5, 6),
+    (1, 4, 3, 40),
+    (2, 16, 1, 16),
+    (2, 16, 8, 2),
+    (1, 16, 8, 17),
+    (2, 16, 8, 32),
+    (1, 16, 8, 65),
+    (3, 9, 6, 33),
+]
+
+
+@pytest.mark.parametrize("rounded", [False, True])
+@pytest.mark.parametrize("bs, block, k, budget", SHAPES)
+def test_build_tree(device, bs, block, k, budget, rounded):
+    arguments = *marginals(budget, device, bs, block, k, rounded), budget
+    assert_same(tree.build_tree(*arguments), tree_twin.build_tree(*arguments))
+
+
+def test_build_tree_with_values_that_are_not_logprobs(device):
+    bad = torch.tensor([-torch.inf, torch.nan, torch.inf, 1e-7, -5000.0, -1e-12], device=device)
+    for seed in range(2):
+        root_tokens, ids, logprobs = marginals(seed, device, 2, 5, 4)
+        generator = torch.Generator().manual_seed(seed)
+        where = torch.rand(logprobs.shape, generator=generator) < 0.4
+        chosen = bad[torch.randint(len(bad), logprobs.shape, generator=generator)]
+        damaged = torch.where(where.to(device), chosen.to(device), logprobs)
+        arguments = root_tokens, ids, damaged, 24
+        assert_same(tree.build_tree(*arguments), tree_twin.build_tree(*arguments))
+
+
+def test_build_tree_of_strided_arguments(device):
+    root_tokens, ids, logprobs = marginals(1, device, 2, 6, 8)
+    strided = root_tokens, ids[..., ::2], logprobs[..., ::2], 12
+    whole = root_tokens, ids[..., ::2].contiguous(), logprobs[..., ::2].contiguous(), 12
+    assert_same(tree.build_tree(*strided), tree_twin.build_tree(*whole))
+
+
+def test_a_tree_too_large_for_the_kernel_is_refused(device):
+    with pytest.raises(ValueError, match="budget 2048"):
+        tree.build_tree(*marginals(0, device, 1, 33, 8), budget=2048)
+
+
+@pytest.mark.parametrize("bs, num_nodes", [(1, 1), (2, 2), (3, 17), (1, 33), (0, 8)])
+def test_links_and_ancestors(device, bs, num_nodes):
+    parents = random_parents(num_nodes, device, bs, num_nodes)
+    for ours, twin in zip(tree.tree_links(parents), tree_twin.tree_links(parents), strict=True):
+        assert ours.dtype == twin.dtype
+        assert torch.equal(ours, twin)
+    assert torch.equal(tree.ancestor_mask(parents), tree_twin.ancestor_mask(parents))
+
+
+def test_ancestors_down_to_a_known_depth(device):
+    arguments = *marginals(3, device, 2, 6, 4), 32
+    parents = tree_twin.build_tree(*arguments).parents
+    assert torch.equal(tree.ancestor_mask(parents, 5), tree_twin.ancestor_mask(parents))
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8])
+@pytest.mark.parametrize("prefix_lens", [[0], [5, 0, 37], [1, 2], []])
+def test_fill_full_mask(device, prefix_lens, dtype):
+    num_nodes = 9
+    parents = random_parents(4, device, len(prefix_lens), num_nodes)
+    ancestors = tree_twin.ancestor_mask(parents)
+    lens = torch.tensor(prefix_lens, dtype=torch.int64, device=device)
+    numel = masks_twin.full_mask_numel(len(prefix_lens), num_nodes, sum(prefix_lens))
+    ours, twin = (torch.zeros(numel + 7, dtype=dtype, device=device) for _ in range(2))
+    masks.fill_full_mask(ancestors, lens, ours)
+    masks_twin.fill_full_mask(ancestors, lens, twin)
+    assert torch.equal(ours, twin)
+    ours = masks.full_mask(ancestors, lens.int(), sum(prefix_lens))
+    assert torch.equal(ours, masks_twin.full_mask(ancestors, lens, sum(prefix_lens)))
+
+
+@pytest.mark.parametrize("bs, num_nodes", [(1, 1), (3, 2), (3, 17), (1, 33), (0, 8)])
+@pytest.mark.parametrize("max_depth", [0, 1, 15])
+def test_walk(device, bs, num_nodes, max_depth):
+    for vocab in (1, 2, 6):
+        parents = random_parents(vocab, device, bs, num_nodes)
+        generator = torch.Generator().manual_seed(vocab)
+        tokens, drawn = (
+            torch.randint(vocab, (bs, num_nodes), generator=generator).to(device) for _ in range(2)
+        )
+        arguments = tokens, parents, drawn, max_depth
+        assert_same(accept.walk(*arguments), accept_twin.walk(*arguments))
