@@ -6,11 +6,16 @@ from typing import Any
 
 import torch
 from sglang.srt.speculative.eagle_utils import TreeMaskMode, default_tree_mask_mode
-from sglang.srt.speculative.glance.core.masks import fill_full_mask, full_mask, qlen_mask
+from sglang.srt.speculative.glance.core.masks import qlen_mask
+from sglang.srt.speculative.glance.kernels.select import Ops
 
 
 def backend_mask(
-    backend: Any, ancestors: torch.Tensor, prefix_lens: torch.Tensor, prefix_sum: int | None
+    ops: Ops,
+    backend: Any,
+    ancestors: torch.Tensor,
+    prefix_lens: torch.Tensor,
+    prefix_sum: int | None,
 ) -> torch.Tensor:
     """Flat bool mask for ``ancestors [bs, N, N]``: query-by-query, or with the prefix columns.
 
@@ -25,8 +30,8 @@ def backend_mask(
             return owned.buffer
         return mask
     if owned is not None and owned.fits(len(ancestors)):
-        fill_full_mask(ancestors, prefix_lens, owned.buffer)
+        ops.fill_full_mask(ancestors, prefix_lens, owned.buffer)
         return owned.buffer
     if prefix_sum is None:
         prefix_sum = len(ancestors) * backend.max_context_len
-    return full_mask(ancestors, prefix_lens, prefix_sum)
+    return ops.full_mask(ancestors, prefix_lens, prefix_sum)

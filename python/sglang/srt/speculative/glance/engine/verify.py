@@ -9,10 +9,11 @@ from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
 from sglang.srt.speculative.eagle_utils import eagle_prepare_for_verify
 from sglang.srt.speculative.glance.config import GlanceConfig
 from sglang.srt.speculative.glance.core.positions import tree_positions
-from sglang.srt.speculative.glance.core.tree import Tree, ancestor_mask, tree_links
+from sglang.srt.speculative.glance.core.tree import Tree
 from sglang.srt.speculative.glance.engine.inputs import GlanceVerifyInput
 from sglang.srt.speculative.glance.engine.masks import backend_mask
 from sglang.srt.speculative.glance.engine.sampling import draw
+from sglang.srt.speculative.glance.kernels.select import Ops
 from sglang.srt.speculative.spec_utils import GrammarTree, build_grammar_vocab_mask
 
 
@@ -30,8 +31,9 @@ class Verified(NamedTuple):
 class TreeVerifier:
     """Runs the target over the tree through SGLang's own verify path."""
 
-    def __init__(self, config: GlanceConfig, target_worker: Any) -> None:
+    def __init__(self, config: GlanceConfig, target_worker: Any, ops: Ops) -> None:
         self.config = config
+        self.ops = ops
         self.worker = target_worker
         self.runner = target_worker.model_runner
 
@@ -66,10 +68,11 @@ class TreeVerifier:
     def _input(
         self, batch: Any, tree: Tree, positions: torch.Tensor, slots: torch.Tensor
     ) -> tuple[GlanceVerifyInput, tuple[torch.Tensor, torch.Tensor]]:
-        index, child, sibling = tree_links(tree.parents)
+        index, child, sibling = self.ops.tree_links(tree.parents)
         mask = backend_mask(
+            self.ops,
             self.runner.attn_backend,
-            ancestor_mask(tree.parents, self.config.max_depth),
+            self.ops.ancestor_mask(tree.parents, self.config.max_depth),
             batch.seq_lens,
             None if batch.seq_lens_cpu is None else int(batch.seq_lens_cpu.sum()),
         )

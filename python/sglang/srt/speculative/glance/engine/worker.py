@@ -11,9 +11,8 @@ from sglang.srt.layers.logprob_processor import compute_spec_logprobs
 from sglang.srt.managers.utils import GenerationBatchResult
 from sglang.srt.runtime_context import get_exec, get_spec
 from sglang.srt.speculative.dflash_worker_v2 import DFlashWorkerV2
-from sglang.srt.speculative.glance.core.accept import shorten, walk
+from sglang.srt.speculative.glance.core.accept import shorten
 from sglang.srt.speculative.glance.core.positions import block_positions
-from sglang.srt.speculative.glance.core.tree import build_tree
 from sglang.srt.speculative.glance.engine import commit, seams
 from sglang.srt.speculative.glance.engine.args import load_config
 from sglang.srt.speculative.glance.engine.capture import install_capture
@@ -23,6 +22,7 @@ from sglang.srt.speculative.glance.engine.inputs import GlanceDraftInput
 from sglang.srt.speculative.glance.engine.rounds import RoundLog
 from sglang.srt.speculative.glance.engine.sampling import plain_rounds
 from sglang.srt.speculative.glance.engine.verify import TreeVerifier
+from sglang.srt.speculative.glance.kernels.select import ops_for
 
 
 class GlanceWorker(DFlashWorkerV2):
@@ -58,7 +58,8 @@ class GlanceWorker(DFlashWorkerV2):
         with self._draft_leaves():
             super().init_attention_backends()
         self.drafter = BlockDrafter(self.config, self.model_runner, self.draft_model_runner)
-        self.verifier = TreeVerifier(self.config, self._target_worker)
+        self.ops = ops_for(torch.device(self.device))
+        self.verifier = TreeVerifier(self.config, self._target_worker, self.ops)
 
     def _maybe_build_draft_sampler(self) -> GraphMarginals:
         """Called by the parent when it captures the draft pass."""
@@ -105,13 +106,15 @@ class GlanceWorker(DFlashWorkerV2):
 
         marginals = self.drafter.propose(batch, roots, window[:, : config.block])
         self.rounds.lap("draft")
-        tree = build_tree(roots, marginals.ids, marginals.logprobs, config.budget)
+        tree = self.ops.build_tree(roots, marginals.ids, marginals.logprobs, config.budget)
         self.rounds.lap("tree")
         verified = self.verifier.verify(
             batch, tree, window[:, : config.budget], grammar_barrier
         )
         self.rounds.lap("verify")
-        accepted = walk(tree.tokens, tree.parents, verified.target_tokens, config.max_depth)
+        accepted = self.ops.walk(
+            tree.tokens, tree.parents, verified.target_tokens, config.max_depth
+        )
         if (limits := self._limits(batch)) is not None:
             accepted = shorten(accepted, limits)
         new_seq_lens = prefix_lens + accepted.accept_lens
