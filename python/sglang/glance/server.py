@@ -83,14 +83,22 @@ class Server:
 
 
 @contextlib.contextmanager
-def serve(model: Path, log: Path, *flags: str, env: dict[str, str] | None = None) -> Iterator[Server]:
-    """Start a CPU server, wait until it answers, stop it and its children at the end."""
+def serve(
+    model: Path,
+    log: Path,
+    *flags: str,
+    env: dict[str, str] | None = None,
+    device_flags: Sequence[str] = CPU_FLAGS,
+) -> Iterator[Server]:
+    """Start a server, wait until it answers, stop it and its children at the end."""
     port = free_port()
     command = [
         sys.executable, "-m", "sglang.launch_server", "--model-path", str(model),
-        "--host", "127.0.0.1", "--port", str(port), *CPU_FLAGS, *flags,
+        "--host", "127.0.0.1", "--port", str(port), *device_flags, *flags,
     ]
-    environment = {**os.environ, "SGLANG_USE_CPU_ENGINE": "1", "OMP_NUM_THREADS": "1", **(env or {})}
+    environment = {**os.environ, **(env or {})}
+    if "cpu" in device_flags:
+        environment = {"SGLANG_USE_CPU_ENGINE": "1", "OMP_NUM_THREADS": "1", **environment}
     with log.open("wb") as out:
         process = subprocess.Popen(
             command, stdout=out, stderr=subprocess.STDOUT, env=environment, start_new_session=True

@@ -1,0 +1,110 @@
+"""The checks that need an NVIDIA GPU, as one script: ``make test-gpu``, under 8 minutes.
+
+1. every kernel against its twin in core/, on the device;
+2. the shipped model on a real server, once plain and with GLANCE: attention backend by attention
+   backend, with CUDA graphs and without. In float32 (triton) the ids must be equal; in bfloat16
+   each divergence is printed with the target's top-2 margin there.
+
+Exit code 0 only if all of it holds.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from sglang.glance.assets import HEAD, PICTURES, READER
+from sglang.glance.server import Answer, picture_prompts, serve
+
+ROOT = Path(__file__).resolve().parents[2]
+GPU_FLAGS = ("--mem-fraction-static", "0.3", "--max-running-requests", "8", "--skip-server-warmup")
+ACCEPT_FLOOR = 8.0  # tokens a round on documents and charts; the head reaches about 11
+NEAR_TIE = 0.5  # nats between the two best tokens; bfloat16 logits of this size step by 0.06-0.12
+
+
+class Arm(NamedTuple):
+    backend: str
+    dtype: str
+    graphs: bool
+
+    @property
+    def flags(self) -> tuple[str, ...]:
+        eager = () if self.graphs else ("--disable-cuda-graph",)
+        return ("--attention-backend", self.backend, "--dtype", self.dtype, *eager)
+
+
+ARMS = (
+    Arm("triton", "float32", graphs=False),
+    Arm("flashinfer", "bfloat16", graphs=True),
+    Arm("flashinfer", "bfloat16", graphs=False),
+    Arm("triton", "bfloat16", graphs=True),
+)
+
+
+def answers(flags: tuple[str, ...], log: Path) -> list[Answer]:
+    """The shipped prompts one by one, then eight at a time: 36 answers with top-2 logprobs."""
+    prompts = picture_prompts(PICTURES)
+    for prompt in prompts:
+        prompt["extra"] = {"return_logprob": True, "top_logprobs_num": 2}
+    with serve(READER, log, *flags, device_flags=GPU_FLAGS) as server:
+        return server.generate_all(prompts, parallel=1) + server.generate_all(prompts, parallel=8)
+
+
+def margin(answer: Answer, step: int) -> float:
+    """Nats between the two most likely tokens at output position ``step``."""
+    best = sorted((row[0] for row in answer.meta["output_top_logprobs"][step]), reverse=True)
+    return best[0] - best[1]
+
+
+def divergences(plain: list[Answer], drafted: list[Answer]) -> list[float]:
+    """Plain decoding's margin at each answer's first different token."""
+    margins = []
+    for ours, theirs in zip(drafted, plain, strict=True):
+        if ours.ids != theirs.ids:
+            pairs = zip(ours.ids, theirs.ids, strict=False)
+            step = next((i for i, (a, b) in enumerate(pairs) if a != b), len(ours.ids) - 1)
+            margins.append(margin(theirs, min(step, len(theirs.ids) - 1)))
+    return margins
+
+
+def check_arm(arm: Arm, folder: Path) -> bool:
+    glance = ("--speculative-algorithm", "GLANCE", "--speculative-draft-model-path", str(HEAD))
+    plain = answers(arm.flags, folder / "plain.log")
+    drafted = answers(arm.flags + glance, folder / "glance.log")
+    margins = divergences(plain, drafted)
+    grounded = [
+        answer
+        for answer, prompt in zip(drafted, picture_prompts(PICTURES) * 2, strict=True)
+        if prompt["task"] in ("document", "chart")
+    ]
+    per_round = sum(len(a.ids) - 1 for a in grounded) / sum(a.rounds for a in grounded)
+    bound = 0.0 if arm.dtype == "float32" else NEAR_TIE
+    good = per_round >= ACCEPT_FLOOR and all(m < bound for m in margins)
+    print(
+        f"{'ok  ' if good else 'FAIL'} {arm}: {len(margins)} of {len(drafted)} answers diverge, "
+        f"margins {[round(m, 4) for m in margins]}, {per_round:.2f} tokens a round",
+        flush=True,
+    )
+    return good
+
+
+def main() -> int:
+    if not torch.cuda.is_available():
+        print("no CUDA device: these checks need one", file=sys.stderr)
+        return 2
+    kernels = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", str(ROOT / "test/unit/kernels_glance"),
+         str(ROOT / "test/unit/core")],
+        check=False,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        arms = [check_arm(arm, Path(folder)) for arm in ARMS]
+    return 0 if kernels.returncode == 0 and all(arms) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
