@@ -1,10 +1,158 @@
-"""What the engine tests start: the shipped models behind a real server."""
+"""What the engine tests start and compare: real servers on a CPU, and plain decoding's answers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from sglang.glance.assets import HEAD, PICTURES, READER
 from sglang.glance.server import Answer, Server, chat, picture_prompts, serve
 
 GLANCE = ("--speculative-algorithm", "GLANCE", "--speculative-draft-model-path", str(HEAD))
+FLAGS = ("--sleep-on-idle", "--enable-metrics", "--decode-log-interval", "1")
+# SGLang compares free + cached + running slots with the pool's size in every step and when idle,
+# and looks for pages that are owned twice; a mismatch ends the server.
+STRICT = {"SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1", "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1"}
 
 __all__ = [
-    "GLANCE", "HEAD", "PICTURES", "READER", "Answer", "Server", "chat", "picture_prompts", "serve"
+    "GLANCE", "HEAD", "PICTURES", "READER", "Answer", "Plain", "Rounds", "Server", "Stream",
+    "assert_identical", "assert_no_slot_lost", "chat", "glance_flags", "picture_prompts", "start",
+    "tokens_per_round",
 ]
+
+
+@contextlib.contextmanager
+def start(
+    model: Path, log: Path, *flags: str, env: dict[str, str] | None = None
+) -> Iterator[Server]:
+    """A server that checks its own KV pool, with metrics and one log line a decode step."""
+    with serve(model, log, *FLAGS, *flags, env={**STRICT, **(env or {})}) as server:
+        yield server
+
+
+def glance_flags(head: Path = HEAD, dtype: str = "float32", **flags: object) -> list[str]:
+    """Flags of a GLANCE server: ``budget=8`` and so on, by the names used in these tests."""
+    names = {
+        "budget": "--speculative-num-draft-tokens",
+        "block": "--speculative-dflash-block-size",
+        "topk": "--speculative-eagle-topk",
+        "page": "--page-size",
+        "chunk": "--chunked-prefill-size",
+        "tokens": "--max-total-tokens",
+    }
+    out = ["--dtype", dtype, *GLANCE[:2], "--speculative-draft-model-path", str(head)]
+    for name, value in flags.items():
+        out += [names[name], str(value)]
+    return out
+
+
+class Plain:
+    """Plain decoding's answers. Its server starts when first asked; no question is asked twice."""
+
+    def __init__(self, launch: Callable[[], Server]) -> None:
+        self._launch = launch
+        self._server: Server | None = None
+        self._answers: dict[str, Answer] = {}
+
+    @property
+    def server(self) -> Server:
+        if self._server is None:
+            self._server = self._launch()
+        return self._server
+
+    def answer(self, request: dict, **sampling: object) -> Answer:
+        key = json.dumps([request["text"], request.get("images", []), sampling], sort_keys=True)
+        if key not in self._answers:
+            self._answers[key] = self.server.generate(request, **sampling)
+        return self._answers[key]
+
+    def answers(self, requests: Iterable[dict], **sampling: object) -> list[Answer]:
+        return [self.answer(request, **sampling) for request in requests]
+
+
+def assert_identical(got: Sequence[Answer], expected: Sequence[Answer]) -> None:
+    """Ids, text, finish reason and token counts of two lists of answers are the same."""
+    assert len(got) == len(expected)
+    wrong = []
+    for number, (ours, plain) in enumerate(zip(got, expected, strict=True)):
+        if ours.ids != plain.ids:
+            pairs = zip([*ours.ids, None], [*plain.ids, None])
+            at = next(i for i, (a, b) in enumerate(pairs) if a != b)
+            wrong.append(f"#{number} departs at token {at}: {ours.ids[at:]} not {plain.ids[at:]}")
+        elif ours.text != plain.text:
+            wrong.append(f"#{number} text {ours.text!r} not {plain.text!r}")
+        for key in ("finish_reason", "completion_tokens", "prompt_tokens"):
+            if ours.meta[key] != plain.meta[key]:
+                wrong.append(f"#{number} {key} {ours.meta[key]} not {plain.meta[key]}")
+    assert not wrong, f"{len(wrong)} differences:\n" + "\n".join(wrong)
+
+
+def assert_no_slot_lost(server: Server) -> None:
+    """Free + cached slots = the pool, once the server is idle (before any flush)."""
+    deadline = time.monotonic() + 10
+    while True:
+        (load,) = server.get("/v1/loads").json()["loads"]
+        if load["num_running_reqs"] + load["num_waiting_reqs"] + load["num_used_tokens"] == 0:
+            break
+        assert time.monotonic() < deadline, f"slots still in use on an idle server: {load}"
+        time.sleep(0.2)
+    server.flush_cache()
+    assert server.process.poll() is None, server.tail()
+    log = server.log.read_text(errors="replace")
+    assert "leak detected" not in log and "Traceback" not in log, server.tail()
+
+
+def tokens_per_round(answers: Sequence[Answer]) -> float:
+    """Tokens a verify round yields, pooled: a request's first token comes from its prefill."""
+    return sum(len(a.ids) - 1 for a in answers) / sum(a.rounds for a in answers)
+
+
+@dataclass
+class Rounds:
+    """The worker's own record of its rounds (``accept_lens`` of each), read as it grows."""
+
+    path: Path
+    offset: int = 0
+
+    def new(self) -> list[list[int]]:
+        with self.path.open("rb") as file:
+            file.seek(self.offset)
+            lines = file.readlines()
+            self.offset = file.tell()
+        return [json.loads(line)["accept_lens"] for line in lines]
+
+
+@dataclass
+class Stream:
+    """One streamed request: ``chunks`` are the replies so far, each with the whole text."""
+
+    server: Server
+    request: dict
+    sampling: dict
+    rid: str | None = None
+    chunks: list[dict] = field(default_factory=list)
+
+    def __iter__(self) -> Iterator[dict]:
+        body = {
+            "text": self.request["text"],
+            "sampling_params": {"temperature": 0, "max_new_tokens": 64, **self.sampling},
+            "stream": True,
+            **({"rid": self.rid} if self.rid else {}),
+            **({"image_data": self.request["images"]} if self.request.get("images") else {}),
+        }
+        url = f"{self.server.url}/generate"
+        with self.server.session.post(url, json=body, stream=True, timeout=300) as reply:
+            reply.raise_for_status()
+            for line in reply.iter_lines():
+                if line.startswith(b"data: ") and line != b"data: [DONE]":
+                    self.chunks.append(json.loads(line[6:]))
+                    yield self.chunks[-1]
+
+    def read(self) -> Stream:
+        for _ in self:
+            pass
+        return self

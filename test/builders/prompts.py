@@ -1,0 +1,50 @@
+"""The requests of the exactness tests: shipped pictures, made-up pictures, texts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from builders.pictures import SIZES, encode, form, shapes
+from sglang.glance.server import chat, picture_prompts
+
+TEXTS = (
+    "Hello.",
+    "What is the Total?",
+    "Count: 1, 2, 3, 4, 5, 6,",
+    "Describe a big red circle beside a small blue box.",
+    "Name: PARIS\nTotal: 12.50\nRead all lines.",
+    "MON = 12\nTUE = 34\nWED = 56\nList the chart values.",
+    "abc abc abc abc abc abc abc abc abc abc abc abc",
+    "0123456789 " * 12,
+    "Say nothing. " * 8,
+)
+
+
+def picture(prompt: str, *images: str) -> dict:
+    return {"text": chat(prompt, images=len(images)), "images": list(images)}
+
+
+def made_up_pictures() -> list[dict]:
+    """Sizes, colour modes and file kinds, two pictures in a request, one picture twice."""
+    first, second = encode(form(1)), encode(form(2))
+    return [
+        *(picture("Read all lines.", encode(form(10 + i, size))) for i, size in enumerate(SIZES)),
+        picture("Describe the image.", encode(shapes(30, mode="RGBA"))),
+        picture("Describe the image.", encode(shapes(31, mode="L"))),
+        picture("What is in the picture?", encode(shapes(32, mode="P"))),
+        picture("What is in the picture?", encode(shapes(33, mode="CMYK"), "JPEG")),
+        picture("Read all lines.", first, second),
+        picture("Describe the image.", encode(shapes(34)), encode(shapes(35, (64, 64)))),
+        picture("Read all lines.", first, first),
+    ]
+
+
+def texts() -> list[dict]:
+    return [{"text": chat(text)} for text in TEXTS] + [{"text": "Order: 54287\nTotal:"}]
+
+
+def exactness_prompts(pictures: Path) -> list[dict]:
+    """42 requests, kinds interleaved so that any 8 neighbours make a mixed batch."""
+    kinds = [picture_prompts(pictures), made_up_pictures(), texts()]
+    longest = max(map(len, kinds))
+    return [kind[i] for i in range(longest) for kind in kinds if i < len(kind)]

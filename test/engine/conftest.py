@@ -1,0 +1,54 @@
+"""Servers shared by the engine tests. One starts in 25 s or more, hence the wide scopes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from builders.prompts import exactness_prompts
+from harness import PICTURES, READER, Plain, Rounds, Server, glance_flags, picture_prompts, start
+
+
+@pytest.fixture(scope="session")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("logs")
+
+
+@pytest.fixture(scope="session")
+def plain(logs: Path) -> Iterator[Plain]:
+    """The shipped reader without speculation, float32."""
+    with contextlib.ExitStack() as stack:
+        flags = ("--dtype", "float32")
+        yield Plain(lambda: stack.enter_context(start(READER, logs / "plain.log", *flags)))
+
+
+@pytest.fixture(scope="session")
+def round_log(logs: Path) -> Path:
+    return logs / "rounds.jsonl"
+
+
+@pytest.fixture(scope="session")
+def glance(logs: Path, round_log: Path) -> Iterator[Server]:
+    """GLANCE as it starts when no speculative flag is given, float32."""
+    env = {"SGLANG_GLANCE_ROUND_LOG": str(round_log)}
+    with start(READER, logs / "glance.log", *glance_flags(), env=env) as server:
+        yield server
+
+
+@pytest.fixture
+def rounds(glance: Server, round_log: Path) -> Rounds:
+    """Rounds of the ``glance`` server from here on."""
+    return Rounds(round_log, round_log.stat().st_size)
+
+
+@pytest.fixture(scope="session")
+def prompts() -> list[dict]:
+    return exactness_prompts(PICTURES)
+
+
+@pytest.fixture(scope="session")
+def questions() -> list[dict]:
+    """The shipped pictures with the questions the reader was trained to answer."""
+    return picture_prompts(PICTURES)

@@ -1,0 +1,140 @@
+"""Every shape of GLANCE gives plain decoding's tokens, reuses its cache, and leaves no slot."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from builders.heads import constant_head, random_head
+from harness import (
+    HEAD,
+    READER,
+    Answer,
+    Plain,
+    Server,
+    assert_identical,
+    assert_no_slot_lost,
+    glance_flags,
+    start,
+    tokens_per_round,
+)
+
+NUM_TOKENS = 64
+LENGTH = {"max_new_tokens": NUM_TOKENS, "ignore_eos": True}
+# Special tokens and unused rows: nothing the reader ever writes.
+NEVER_WANTED = (501, 502, 503, 505, 506, 507, 508, 509)
+
+
+@dataclass(frozen=True)
+class Case:
+    flags: dict[str, int] = field(default_factory=dict)
+    head: str = "shipped"
+    num_prompts: int = 42
+    marks: tuple = ()
+
+
+CASES = {
+    "default": Case(),
+    "budget8-page64": Case({"budget": 8, "page": 64}),
+    "budget16-page16": Case({"budget": 16, "page": 16}),
+    "budget64-chunk32": Case({"budget": 64, "chunk": 32}),
+    "chain": Case({"topk": 1}),
+    "random-head-budget31": Case({"budget": 31}, head="random"),
+    "wrong-head-budget15": Case({"budget": 15}, head="wrong"),
+    "block8-budget17": Case({"block": 8, "budget": 17, "topk": 4}, num_prompts=18),
+    "budget2": Case({"budget": 2}, num_prompts=6),
+    "budget65-page16-chunk48": Case({"budget": 65, "page": 16, "chunk": 48}, num_prompts=18),
+}
+
+
+@dataclass
+class Run:
+    """A started case with its answers: ``fresh`` by 8 at a time, ``cached`` one by one after."""
+
+    case: Case
+    server: Server
+    requests: list[dict]
+    fresh: list[Answer]
+    cached: list[Answer]
+
+
+def head_of(case: Case, folder: Path) -> Path:
+    if case.head == "random":
+        return random_head(HEAD, folder / "random-head")
+    if case.head == "wrong":
+        return constant_head(HEAD, READER, folder / "wrong-head", NEVER_WANTED)
+    return HEAD
+
+
+def run_case(case: Case, server: Server, prompts: list[dict]) -> Run:
+    requests = prompts[: case.num_prompts]
+    server.flush_cache()
+    fresh = server.generate_all(requests, parallel=8, **LENGTH)
+    cached = server.generate_all(requests, parallel=1, **LENGTH)
+    return Run(case, server, requests, fresh, cached)
+
+
+@pytest.fixture(scope="module", params=CASES.values(), ids=CASES)
+def run(
+    request: pytest.FixtureRequest, prompts: list[dict], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Run]:
+    case: Case = request.param
+    if case == CASES["default"]:
+        yield run_case(case, request.getfixturevalue("glance"), prompts)
+        return
+    folder = tmp_path_factory.mktemp("case")
+    flags = glance_flags(head_of(case, folder), **case.flags)
+    with start(READER, folder / "server.log", *flags) as server:
+        yield run_case(case, server, prompts)
+
+
+def test_eight_at_a_time(run: Run, plain: Plain) -> None:
+    assert_identical(run.fresh, plain.answers(run.requests, **LENGTH))
+
+
+def test_one_by_one_from_the_cache(run: Run, plain: Plain) -> None:
+    page = run.case.flags.get("page", 1)
+    for answer in run.cached:
+        if answer.meta["prompt_tokens"] > page:
+            assert answer.meta["cached_tokens"] >= page
+    assert_identical(run.cached, plain.answers(run.requests, **LENGTH))
+
+
+def test_the_cache_holds_the_heads_keys_too(run: Run) -> None:
+    """A head that had lost its context would draft worse from a cached prompt."""
+    rounds = [sum(answer.rounds for answer in answers) for answers in (run.cached, run.fresh)]
+    assert rounds[0] <= 1.02 * rounds[1]
+
+
+def test_one_by_one_without_cache(run: Run, plain: Plain) -> None:
+    if run.case != CASES["default"]:
+        pytest.skip("the default shape stands for all")
+    for request, expected in zip(run.requests, plain.answers(run.requests, **LENGTH), strict=True):
+        run.server.flush_cache()
+        answer = run.server.generate(request, **LENGTH)
+        assert answer.meta["cached_tokens"] == 0
+        assert_identical([answer], [expected])
+
+
+def test_a_chunk_ends_inside_a_picture(run: Run) -> None:
+    """Guards the chunked cases: a picture of 60 tokens starts a few tokens into the prompt."""
+    chunk = run.case.flags.get("chunk")
+    if chunk is None:
+        pytest.skip("not a chunked case")
+    sizes = re.findall(r"Prefill batch.*?#new-token: (\d+)", run.server.log.read_text())
+    assert sizes.count(str(chunk)) >= run.case.num_prompts // 2
+
+
+def test_an_always_wrong_head_costs_rounds_only(run: Run) -> None:
+    if run.case.head != "wrong":
+        pytest.skip("not the wrong head")
+    for answer in run.fresh + run.cached:
+        assert answer.rounds == NUM_TOKENS - 1
+        assert answer.meta["spec_num_correct_drafts"] == 0
+
+
+def test_no_slot_is_lost(run: Run) -> None:
+    assert_no_slot_lost(run.server)
