@@ -9,30 +9,30 @@ import os
 
 import torch
 
-from sgl_kernel import twins
+from sgl_kernel import library, twins
 from sgl_kernel.schemas import NAMESPACE, SCHEMAS, op_name
 
 USES_TWINS = os.environ.get("SGL_KERNEL_CPU_TWINS", "0") == "1"
 
 if not USES_TWINS:
-    from sgl_kernel import _C  # noqa: F401  registers the C++ kernels
+    library.load()
 
 
 def _register() -> torch.library.Library:
-    library = torch.library.Library(NAMESPACE, "FRAGMENT")
+    fragment = torch.library.Library(NAMESPACE, "FRAGMENT")
     for schema in SCHEMAS:
-        library.define(schema)
+        fragment.define(schema)
         name = op_name(schema)
         qualified = f"{NAMESPACE}::{name}"
         if torch._C._dispatch_has_kernel_for_dispatch_key(qualified, "CPU"):
             continue
         # Ops without a tensor argument give the dispatcher no device to choose by.
         key = "CPU" if "Tensor" in schema else "CompositeExplicitAutograd"
-        library.impl(name, getattr(twins, name), key)
-    return library
+        fragment.impl(name, getattr(twins, name), key)
+    return fragment
 
 
-_library = _register()  # dropping it would unregister the ops
+_fragment = _register()  # dropping it would unregister the ops
 
 
 def _op(name: str):

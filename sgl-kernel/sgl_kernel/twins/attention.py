@@ -160,7 +160,7 @@ def _attend(
     """q [T, H, D], k [L, KH, D], v [L, KH, Dv], visible bool [T, L] -> [T, H, Dv] in q's dtype."""
     num_rows, num_heads, _ = q.shape
     num_kv_heads = k.size(1)
-    groups = q.float().view(num_rows, num_kv_heads, num_heads // num_kv_heads, -1)
+    groups = q.float().unflatten(1, (num_kv_heads, num_heads // num_kv_heads))
     scores = torch.einsum("tkgd,lkd->kgtl", groups, k.float()) * sm_scale
     if logit_cap > 0:
         scores = logit_cap * torch.tanh(scores / logit_cap)
@@ -172,7 +172,7 @@ def _attend(
     else:
         weights = scores.softmax(-1)
     out = torch.einsum("kgtl,lkd->tkgd", weights, v.float())
-    return out.reshape(num_rows, num_heads, -1).to(q.dtype)
+    return out.flatten(1, 2).to(q.dtype)
 
 
 def _refuse_encoder(is_cross_attn: bool, encoder_lens: Tensor | None) -> None:

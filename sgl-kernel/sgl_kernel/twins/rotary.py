@@ -82,7 +82,8 @@ def _lanes_by_axis(lanes: Tensor, section: list[int] | None, interleaved: bool) 
 
 def _turned(x: Tensor, head_size: int, cos: Tensor, sin: Tensor, is_neox: bool) -> Tensor:
     """x [T, ...] of whole heads, cos and sin [T, R / 2] -> a new contiguous tensor."""
-    heads = x.reshape(x.size(0), -1, head_size)
+    num_heads = x.size(1) if x.dim() == 3 else x.size(1) // head_size
+    heads = x.reshape(x.size(0), num_heads, head_size)
     rotary = 2 * cos.size(-1)
     part, rest = heads[..., :rotary].float(), heads[..., rotary:]
     cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)

@@ -40,13 +40,15 @@ def build_tree_kernel_efficient_cpu(
             f"Expected tree_mask_mode {QUERY_BY_QUERY_MASK} (N x N), got {int(tree_mask_mode)}"
         )
     num_trees = seq_lens.numel()
+    masks = tree_mask.flatten()[: num_trees * draft_token_num**2]  # the buffer may be longer
+    masks = masks.view(num_trees, draft_token_num, draft_token_num)
     for b in range(num_trees):
         parents = _parents(parent_list[b].tolist(), selected_index[b].tolist(), topk)
         _fill_links(parents, b, retrieve_index, retrieve_next_token, retrieve_next_sibling)
         mask = torch.eye(draft_token_num, dtype=torch.bool)
         for node, parent in enumerate(parents[1:], start=1):
             mask[node] |= mask[parent]
-        tree_mask.view(num_trees, draft_token_num, draft_token_num)[b] = mask
+        masks[b] = mask
         positions.view(num_trees, draft_token_num)[b] = seq_lens[b] + mask.sum(1) - 1
 
 

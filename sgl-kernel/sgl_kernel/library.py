@@ -1,0 +1,26 @@
+"""Loads the C++ kernels, if they were built for this processor."""
+
+import importlib
+import importlib.util
+
+import torch
+
+# Vector sets in ascending order; a processor runs what was built for its own set or a lesser one.
+CAPABILITIES = ("default", "avx2", "avx512")
+
+
+def load() -> None:
+    """Import the module built for the widest vector set that this processor has."""
+    machine = torch.backends.cpu.get_cpu_capability().lower()
+    known = machine in CAPABILITIES
+    runnable = CAPABILITIES[: CAPABILITIES.index(machine) + 1] if known else (machine,)
+    for capability in reversed(runnable):
+        name = f"sgl_kernel._C_{capability}"
+        if importlib.util.find_spec(name) is not None:
+            importlib.import_module(name)
+            return
+    raise ImportError(
+        f"sgl_kernel has no C++ kernels for this processor ({machine}): it was built on another "
+        "machine. Reinstall it here (pip install --no-build-isolation sgl-kernel/), or set "
+        "SGL_KERNEL_CPU_TWINS=1 to run the slow torch twins"
+    )

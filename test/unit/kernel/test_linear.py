@@ -1,0 +1,91 @@
+"""Packed linear and patch embedding: C++ against the twins, and row invariance."""
+
+import pytest
+import torch
+from sgl_kernel import twins
+
+ops = torch.ops.sgl_kernel
+DTYPES = [torch.float32, torch.bfloat16]
+
+
+def problem(rows: int, columns: int, depth: int, dtype: torch.dtype):
+    x = torch.randn(rows, depth).to(dtype)
+    weight = ops.convert_weight_packed((torch.randn(columns, depth) / depth**0.5).to(dtype))
+    return x, weight, torch.randn(columns)
+
+
+def close(got: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias) -> None:
+    """Against a product in float64: the twin itself rounds in an order of its own."""
+    exact = torch.nn.functional.linear(x.double(), weight.double())
+    exact = exact if bias is None else exact + bias.double()
+    tolerance = {torch.float32: 1e-5, torch.bfloat16: 1e-2}[got.dtype]
+    torch.testing.assert_close(got.double(), exact, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rows", [0, 1, 2, 3, 4, 7, 33])
+@pytest.mark.parametrize("columns, depth", [(16, 32), (50, 256), (7, 100), (1, 5)])
+def test_linear_equals_its_twin(rows, columns, depth, dtype):
+    x, weight, bias = problem(rows, columns, depth, dtype)
+    for b in (bias, None):
+        got = ops.weight_packed_linear(x, weight, b, True)
+        close(got, x, weight, b)
+        twin = twins.weight_packed_linear(x, weight, b, True)
+        assert got.shape == twin.shape and got.dtype == twin.dtype
+        torch.testing.assert_close(got, twin, atol=3e-2, rtol=3e-2)
+
+
+def test_linear_reads_rows_that_lie_apart():
+    x, weight, _ = problem(5, 48, 64, torch.bfloat16)
+    wide = torch.zeros(5, 200, dtype=x.dtype)
+    wide[:, 70:134] = x
+    got = ops.weight_packed_linear(wide[:, 70:134], weight, None, True)
+    assert torch.equal(got, ops.weight_packed_linear(x, weight, None, True))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("columns, depth", [(512, 1024), (48, 256), (13, 72)])
+def test_a_row_does_not_depend_on_its_company(columns, depth, dtype):
+    x, weight, bias = problem(70, columns, depth, dtype)
+    alone = torch.cat(
+        [ops.weight_packed_linear(x[i : i + 1], weight, bias, True) for i in range(70)]
+    )
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        for rows in (2, 3, 5, 8, 32, 33, 70):
+            got = ops.weight_packed_linear(x[:rows], weight, bias, True)
+            assert torch.equal(got, alone[:rows]), f"{rows} rows on {threads} threads"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("patches", [0, 1, 24])
+def test_patch_embedding_equals_its_twin(patches, dtype):
+    x = torch.randn(patches, 3, 2, 8, 8).to(dtype)
+    weight = ops.conv3d_embed_weight_pack((torch.randn(40, 3, 2, 8, 8) / 20).to(dtype))
+    bias = torch.randn(40).to(dtype)
+    got = ops.conv3d_embed_cpu(x, weight, bias, is_vnni=True)
+    assert got.shape == (patches, 40) and got.dtype == dtype
+    close(got, x.flatten(1), weight.flatten(1), bias)
+    twin = twins.conv3d_embed_cpu(x, weight, bias, True)
+    torch.testing.assert_close(got, twin, atol=3e-2, rtol=3e-2)
+
+
+def test_packing_keeps_what_a_plain_product_reads():
+    """SGLang's drafts multiply by a target's packed lm_head themselves."""
+    weight = torch.randn(32, 64, dtype=torch.bfloat16)
+    assert torch.equal(ops.convert_weight_packed(weight), weight)
+    assert torch.equal(ops.convert_weight_packed(weight.t()), weight.t().contiguous())
+
+
+def test_errors_name_what_was_got():
+    x, weight, _ = problem(2, 16, 32, torch.bfloat16)
+    with pytest.raises(RuntimeError, match=r"got \[2, 32\] and \[16, 16\]"):
+        ops.weight_packed_linear(x, weight[:, :16].contiguous(), None, True)
+    with pytest.raises(RuntimeError, match=r"expected weight in the dtype of x"):
+        ops.weight_packed_linear(x.float(), weight, None, True)
+    with pytest.raises(RuntimeError, match=r"of shape \[16\], got \[3\]"):
+        ops.weight_packed_linear(x, weight, torch.ones(3), True)
+    with pytest.raises(RuntimeError, match="--dtype bfloat16 or float32"):
+        ops.convert_weight_packed(weight.half())
+    with pytest.raises(RuntimeError, match=r"expected \[out, C, t, p, p\]"):
+        ops.conv3d_embed_weight_pack(weight)
