@@ -15,14 +15,18 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 
 import requests
 
 START_TIMEOUT_S = 300
+STOP_TIMEOUT_S = 10
 CPU_FLAGS = (
     "--device", "cpu", "--attention-backend", "intel_amx", "--mem-fraction-static", "0.2",
     "--max-total-tokens", "12000", "--max-running-requests", "8", "--skip-server-warmup",
+    "--sleep-on-idle",
 )
+ONE_MESSAGE = 1 << 20  # a stream interval above any answer: first token, then the rest at the end
 
 
 def free_port() -> int:
@@ -33,9 +37,14 @@ def free_port() -> int:
 
 @dataclass
 class Answer:
+    """``first_s``, ``total_s``: from sending to the first and to the last token, as the client
+    sees them; 0 unless the answer was streamed."""
+
     ids: list[int]
     text: str
     meta: dict
+    first_s: float = 0.0
+    total_s: float = 0.0
 
     @property
     def rounds(self) -> int:
@@ -52,15 +61,29 @@ class Server:
     session: requests.Session = field(default_factory=requests.Session)
 
     def generate(self, request: dict, **sampling) -> Answer:
-        params = {"temperature": 0, "max_new_tokens": 64, **sampling}
-        extra = request.get("extra", {})
-        body = {"text": request["text"], "sampling_params": params, **extra}
-        if request.get("images"):
-            body["image_data"] = request["images"]
-        reply = self.session.post(f"{self.url}/generate", json=body, timeout=300)
-        reply.raise_for_status()
-        out = reply.json()
+        with self._post(request, sampling, stream=False) as reply:
+            out = reply.json()
         return Answer(out["output_ids"], out["text"], out["meta_info"])
+
+    def stream(self, request: dict, **sampling) -> Iterator[Answer]:
+        """The answer as it grows: one :class:`Answer` a message, each with all of it so far."""
+        sent = time.perf_counter()
+        first_s = None
+        with self._post(request, sampling, stream=True) as reply:
+            for line in reply.iter_lines():
+                if not line.startswith(b"data: ") or line == b"data: [DONE]":
+                    continue
+                now = time.perf_counter() - sent
+                first_s = now if first_s is None else first_s
+                out = json.loads(line[6:])
+                if "error" in out:
+                    raise RuntimeError(f"the server broke off an answer: {out['error']}")
+                yield Answer(out["output_ids"], out["text"], out["meta_info"], first_s, now)
+
+    def timed(self, request: dict, **sampling) -> Answer:
+        """One answer in two messages: the prefill's token, and everything after it."""
+        *_, answer = self.stream(request, stream_interval=ONE_MESSAGE, **sampling)
+        return answer
 
     def generate_all(self, prompts: Sequence[dict], parallel: int, **sampling) -> list[Answer]:
         if parallel == 1:
@@ -72,6 +95,7 @@ class Server:
         return self.session.get(f"{self.url}{path}", timeout=60)
 
     def flush_cache(self) -> None:
+        """Forget every cached prefix. Refused for a moment after an answer, hence the retries."""
         for _ in range(50):
             if self.session.post(f"{self.url}/flush_cache", timeout=60).ok:
                 return
@@ -80,6 +104,19 @@ class Server:
 
     def tail(self, lines: int = 40) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def _post(self, request: dict, sampling: dict, stream: bool) -> requests.Response:
+        params = {"temperature": 0, "max_new_tokens": 64, **sampling}
+        body = {"text": request["text"], "sampling_params": params, "stream": stream}
+        if request.get("images"):
+            body["image_data"] = request["images"]
+        body |= request.get("extra", {})
+        reply = self.session.post(f"{self.url}/generate", json=body, stream=stream, timeout=300)
+        if not reply.ok:
+            raise requests.HTTPError(
+                f"/generate answered {reply.status_code}: {reply.text[:500]}", response=reply
+            )
+        return reply
 
 
 @contextlib.contextmanager
@@ -91,6 +128,20 @@ def serve(
     device_flags: Sequence[str] = CPU_FLAGS,
 ) -> Iterator[Server]:
     """Start a server, wait until it answers, stop it and its children at the end."""
+    with starting(model, log, *flags, env=env, device_flags=device_flags) as server:
+        wait_until_up(server)
+        yield server
+
+
+@contextlib.contextmanager
+def starting(
+    model: Path,
+    log: Path,
+    *flags: str,
+    env: dict[str, str] | None = None,
+    device_flags: Sequence[str] = CPU_FLAGS,
+) -> Iterator[Server]:
+    """Start a server and yield before it is up, so that several can start side by side."""
     port = free_port()
     command = [
         sys.executable, "-m", "sglang.launch_server", "--model-path", str(model),
@@ -103,16 +154,14 @@ def serve(
         process = subprocess.Popen(
             command, stdout=out, stderr=subprocess.STDOUT, env=environment, start_new_session=True
         )
-    server = Server(f"http://127.0.0.1:{port}", process, log)
     try:
-        _wait_until_up(server)
-        yield server
+        yield Server(f"http://127.0.0.1:{port}", process, log)
     finally:
-        _stop(process)
+        stop(process)
 
 
-def _wait_until_up(server: Server) -> None:
-    deadline = time.monotonic() + START_TIMEOUT_S
+def wait_until_up(server: Server, timeout_s: float = START_TIMEOUT_S) -> None:
+    deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if server.process.poll() is not None:
             raise RuntimeError(
@@ -122,20 +171,39 @@ def _wait_until_up(server: Server) -> None:
             if server.get("/health").ok:
                 return
         time.sleep(0.25)
-    raise TimeoutError(f"server not up after {START_TIMEOUT_S} s:\n{server.tail()}")
+    raise TimeoutError(f"server not up after {timeout_s:.0f} s:\n{server.tail()}")
 
 
-def _stop(process: subprocess.Popen) -> None:
-    """End the process group that :func:`serve` started, which holds the engine's children too."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGTERM)
+def stop(process: subprocess.Popen) -> None:
+    """End the process group that :func:`starting` made, which holds the engine's children too.
+
+    SIGINT to the leader alone lets it end its children in order; a signal to the children first
+    reads as a crash there and costs seconds of diagnostics. Whatever is left is killed, also when
+    the wait itself is interrupted.
+    """
     try:
-        process.wait(timeout=10)
-    except subprocess.TimeoutExpired:
-        pass
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=STOP_TIMEOUT_S)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@contextlib.contextmanager
+def unwind_on_signals() -> Iterator[None]:
+    """Turn SIGTERM and SIGHUP into an exit that runs ``finally`` blocks, so servers stop too."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    previous = {name: signal.signal(name, leave) for name in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for name, handler in previous.items():
+            signal.signal(name, handler)
 
 
 def chat(prompt: str, images: int = 0) -> str:
