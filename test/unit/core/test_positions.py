@@ -1,6 +1,6 @@
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sglang.srt.speculative.glance.core.positions import (
     block_positions,
@@ -11,6 +11,7 @@ from sglang.srt.speculative.glance.core.positions import (
 requests = st.lists(st.tuples(st.integers(0, 10**6), st.integers(-5000, 5000)), max_size=5)
 
 
+@settings(deadline=None)
 @given(requests, st.integers(1, 9), st.sampled_from([torch.int32, torch.int64]))
 def test_positions_follow_depth_and_each_requests_delta(requests, width, dtype):
     prefix_lens = torch.tensor([length for length, _ in requests], dtype=dtype)

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import heapq
 import itertools
-
-from sglang.srt.speculative.glance.core.tree import score_steps
+import math
 
 
 def edges_of(topk_logprobs):
     """[B-1][K] exact integer scores of one request's [B-1, K] log-probabilities."""
-    return score_steps(topk_logprobs).tolist()
+    return [[exact_score(value) for value in row] for row in topk_logprobs.tolist()]
+
+
+def exact_score(logprob):
+    """Steps of 2**-28 nat, towards zero, of a log-probability cut to [-1024, 0]."""
+    if math.isnan(logprob):
+        return -1024 * 2**28
+    return int(min(max(logprob, -1024.0), 0.0) * 2**28)
 
 
 def all_prefixes(edges):

@@ -1,0 +1,41 @@
+"""No function of the round looks at its tensors' values: tensors on the meta device have none."""
+
+import pytest
+import torch
+from sglang.srt.speculative.glance.core.accept import shorten, walk
+from sglang.srt.speculative.glance.core.masks import fill_full_mask, full_mask, qlen_mask
+from sglang.srt.speculative.glance.core.positions import (
+    block_positions,
+    mrope_positions,
+    tree_positions,
+)
+from sglang.srt.speculative.glance.core.tree import ancestor_mask, build_tree, tree_links
+
+
+def test_a_round_never_reads_a_value():
+    def on_meta(*shape, dtype=torch.int64):
+        return torch.empty(shape, dtype=dtype, device="meta")
+
+    bs, block, k, budget = 2, 16, 8, 32
+    tree = build_tree(
+        on_meta(bs),
+        on_meta(bs, block - 1, k),
+        on_meta(bs, block - 1, k, dtype=torch.float32),
+        budget,
+    )
+    ancestors = ancestor_mask(tree.parents, block - 1)
+    tree_links(tree.parents)
+    qlen_mask(ancestors)
+    full_mask(ancestors, on_meta(bs), 100)
+    fill_full_mask(ancestors, on_meta(bs), on_meta(9000, dtype=torch.bool))
+    mrope_positions(tree_positions(on_meta(bs), tree.depths), on_meta(bs))
+    block_positions(on_meta(bs), block)
+    accepted = shorten(walk(tree.tokens, tree.parents, on_meta(bs, budget), block - 1), on_meta(bs))
+    assert accepted.committed.shape == (bs, block)
+
+
+def test_reading_a_value_on_meta_fails():
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        torch.empty(2, dtype=torch.int64, device="meta").nonzero().tolist()
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        torch.empty((), device="meta").item()
