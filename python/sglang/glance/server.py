@@ -21,10 +21,9 @@ import requests
 
 START_TIMEOUT_S = 300
 STOP_TIMEOUT_S = 10
-CPU_FLAGS = (
-    "--device", "cpu", "--attention-backend", "intel_amx", "--mem-fraction-static", "0.2",
-    "--max-total-tokens", "12000", "--max-running-requests", "8", "--skip-server-warmup",
-    "--sleep-on-idle",
+CPU_FLAGS = tuple(
+    "--device cpu --attention-backend intel_amx --mem-fraction-static 0.2 --max-total-tokens 12000 "
+    "--max-running-requests 8 --skip-server-warmup --sleep-on-idle".split()
 )
 ONE_MESSAGE = 1 << 20  # a stream interval above any answer: first token, then the rest at the end
 
@@ -111,7 +110,10 @@ class Server:
         if request.get("images"):
             body["image_data"] = request["images"]
         body |= request.get("extra", {})
-        reply = self.session.post(f"{self.url}/generate", json=body, stream=stream, timeout=300)
+        try:
+            reply = self.session.post(f"{self.url}/generate", json=body, stream=stream, timeout=300)
+        except requests.ConnectionError as error:
+            raise requests.ConnectionError(f"{error}; its log ends:\n{self.tail()}") from error
         if not reply.ok:
             raise requests.HTTPError(
                 f"/generate answered {reply.status_code}: {reply.text[:500]}", response=reply
@@ -143,10 +145,8 @@ def starting(
 ) -> Iterator[Server]:
     """Start a server and yield before it is up, so that several can start side by side."""
     port = free_port()
-    command = [
-        sys.executable, "-m", "sglang.launch_server", "--model-path", str(model),
-        "--host", "127.0.0.1", "--port", str(port), *device_flags, *flags,
-    ]
+    command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(model)]
+    command += ["--host", "127.0.0.1", "--port", str(port), *device_flags, *flags]
     environment = {**os.environ, **(env or {})}
     if "cpu" in device_flags:
         environment = {"SGLANG_USE_CPU_ENGINE": "1", "OMP_NUM_THREADS": "1", **environment}

@@ -1,0 +1,235 @@
+"""``python -m sglang.glance bench``: GLANCE against plain decoding and two baselines, one run.
+
+Every arm is a real server; a dtype's servers run side by side and idle ones sleep. Each question
+goes to the arms one after the other, in an order that rotates, so that a slow moment of the machine
+falls on all of them. Caches are emptied before every repeat: each answer pays for its prefill.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from sglang.glance.assets import HEAD, PICTURES, READER
+from sglang.glance.figures import GLANCE, PHASES, PLAIN, Row, Run, load, save
+from sglang.glance.machine import describe
+from sglang.glance.report import show
+from sglang.glance.server import (
+    START_TIMEOUT_S,
+    Answer,
+    Server,
+    picture_prompts,
+    starting,
+    unwind_on_signals,
+    wait_until_up,
+)
+
+ROUND_LOG_ENV = "SGLANG_GLANCE_ROUND_LOG"
+# The vision encoder's output is cached by picture and survives a flush; off, so repeats pay for it.
+COLD = {"SGLANG_VLM_CACHE_SIZE_MB": "0"}
+
+
+def arms(head: Path, chosen: Sequence[str] | None = None) -> dict[str, list[str]]:
+    """Server flags of each arm, plain decoding first. ``chosen``: only these, and plain."""
+    glance = ["--speculative-algorithm", "GLANCE", "--speculative-draft-model-path", str(head)]
+    ngram = ["--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "8"]
+    every = {
+        PLAIN: [],
+        GLANCE: glance,
+        "chain": [*glance, "--speculative-eagle-topk", "1"],
+        "ngram": ngram,
+    }
+    return {k: v for k, v in every.items() if chosen is None or k == PLAIN or k in chosen}
+
+
+@dataclass
+class Arm:
+    """A running server and the part of its round log not read yet."""
+
+    name: str
+    server: Server
+    round_log: Path
+    offset: int = field(default=0)
+
+    def new_rounds(self) -> list[dict[str, float]]:
+        """``laps_ms`` of the rounds logged since the last call."""
+        if not self.round_log.exists():
+            return []
+        with self.round_log.open("rb") as file:
+            file.seek(self.offset)
+            lines = file.readlines()
+            self.offset = file.tell()
+        return [msgspec.json.decode(line)["laps_ms"] for line in lines]
+
+
+@contextlib.contextmanager
+def running(
+    arm_flags: dict[str, list[str]], model: Path, dtype: str, logs: Path
+) -> Iterator[list[Arm]]:
+    """All arms' servers, started side by side, up and warm."""
+    with contextlib.ExitStack() as stack:
+        up = []
+        for name, flags in arm_flags.items():
+            round_log = logs / f"{dtype}-{name}.rounds.jsonl"
+            server = stack.enter_context(
+                starting(
+                    model,
+                    logs / f"{dtype}-{name}.log",
+                    "--dtype",
+                    dtype,
+                    *flags,
+                    env={**COLD, ROUND_LOG_ENV: str(round_log)},
+                )
+            )
+            up.append(Arm(name, server, round_log))
+        for arm in up:
+            wait_until_up(arm.server, START_TIMEOUT_S * len(up))
+        yield up
+
+
+def measure(
+    up: Sequence[Arm], prompts: Sequence[dict], dtype: str, batch: int, repeats: int
+) -> Iterator[Row]:
+    """Rows of every arm; at batch 1 the arms alternate prompt by prompt, else pass by pass."""
+    groups = [[i] for i in range(len(prompts))] if batch == 1 else [list(range(len(prompts)))]
+    for repeat in range(repeats):
+        for arm in up:
+            arm.server.flush_cache()
+        for number, group in enumerate(groups):
+            turn = (repeat + number) % len(up)
+            for arm in [*up[turn:], *up[:turn]]:
+                yield from _ask(arm, prompts, group, dtype, batch, repeat, number)
+
+
+def _ask(
+    arm: Arm,
+    prompts: Sequence[dict],
+    group: Sequence[int],
+    dtype: str,
+    batch: int,
+    repeat: int,
+    number: int,
+) -> Iterator[Row]:
+    """Ask one group of prompts, ``batch`` at a time."""
+    arm.new_rounds()
+    started = time.perf_counter()
+    if batch == 1:
+        answers = [arm.server.timed(prompts[i]) for i in group]
+    else:
+        with ThreadPoolExecutor(batch) as pool:
+            answers = list(pool.map(lambda i: arm.server.timed(prompts[i]), group))
+    group_s = answers[0].total_s if batch == 1 else time.perf_counter() - started
+    laps = arm.new_rounds() if batch == 1 else []
+    for index, answer in zip(group, answers, strict=True):
+        # With overlap scheduling one round more is started than a finished request needed.
+        own = laps[: answer.rounds]
+        yield Row(
+            dtype=dtype,
+            arm=arm.name,
+            batch=batch,
+            repeat=repeat,
+            prompt=index,
+            task=prompts[index]["task"],
+            ids=answer.ids,
+            rounds=answer.rounds,
+            first_s=answer.first_s,
+            total_s=answer.total_s,
+            group=number,
+            group_s=group_s,
+            laps_ms={p: sum(lap[p] for lap in own) for p in PHASES} if own else {},
+            logged=len(own),
+        )
+
+
+def warm_up(arm: Arm, prompts: Sequence[dict], parallel: int) -> list[Answer]:
+    """The first answers of a server pay for lazy set-up; they are not counted."""
+    arm.server.generate_all(prompts[:2], 1)
+    return arm.server.generate_all(prompts[:parallel], parallel)
+
+
+def round_log_ms(rounds: int = 2000) -> float:
+    """Milliseconds that logging one round costs, by logging to a file."""
+    import torch
+    from sglang.srt.speculative.glance.engine.rounds import RoundLog
+
+    with tempfile.TemporaryDirectory() as folder:
+        log = RoundLog(Path(folder) / "rounds.jsonl", "cpu", 32)
+        accept_lens = torch.tensor([11])
+        started = time.perf_counter()
+        for _ in range(rounds):
+            log.start()
+            for phase in PHASES:
+                log.lap(phase)
+            log.end(accept_lens)
+        return 1e3 * (time.perf_counter() - started) / rounds
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m sglang.glance bench", description=__doc__)
+    parser.add_argument("--model-path", type=Path, default=READER)
+    parser.add_argument("--head-path", type=Path, default=HEAD)
+    parser.add_argument("--dtype", nargs="+", default=["float32", "bfloat16"])
+    parser.add_argument("--batch", nargs="+", type=int, default=[1], help="requests at a time")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--arms", nargs="+", choices=list(arms(HEAD)), help="default: all")
+    parser.add_argument("--out", type=Path, help="folder to keep run.json and rows.jsonl in")
+    parser.add_argument("--show", type=Path, metavar="DIR", help="only print a kept run's tables")
+    return parser
+
+
+def run(options: argparse.Namespace, console: Console) -> tuple[Run, list[Row]]:
+    chosen = arms(options.head_path, options.arms)
+    provenance = describe([options.model_path, options.head_path, PICTURES])
+    prompts = picture_prompts(PICTURES)
+    rows: list[Row] = []
+    boot_s: dict[str, float] = {}
+    passes = len(options.batch) * options.repeats * len(chosen) * len(prompts)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with (
+        tempfile.TemporaryDirectory(prefix="glance-bench-") as logs,
+        Progress(*columns, console=console) as progress,
+    ):
+        for dtype in options.dtype:
+            bar = progress.add_task(f"{dtype}: starting {len(chosen)} servers", total=passes)
+            started = time.perf_counter()
+            with running(chosen, options.model_path, dtype, Path(logs)) as up:
+                boot_s[dtype] = round(time.perf_counter() - started, 1)
+                progress.update(bar, description=f"{dtype}: asking")
+                for arm in up:
+                    warm_up(arm, prompts, max(options.batch))
+                for batch in options.batch:
+                    for row in measure(up, prompts, dtype, batch, options.repeats):
+                        rows.append(row)
+                        progress.advance(bar)
+                progress.update(bar, description=f"{dtype}: stopping")
+            progress.update(bar, description=dtype)
+    return Run(provenance, chosen, boot_s, round_log_ms()), rows
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = _parser().parse_args(argv)
+    console = Console(stderr=True)
+    with unwind_on_signals():
+        if options.show:
+            measured, rows = load(options.show)
+        else:
+            measured, rows = run(options, console)
+    if options.out:
+        save(options.out, measured, rows)
+    show(measured, rows, Console(width=None if sys.stdout.isatty() else 120))
+    return 0

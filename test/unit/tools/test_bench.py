@@ -1,0 +1,81 @@
+"""The order of asking, and how a round log is divided among requests."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from sglang.glance.bench import Arm, arms, measure
+from sglang.glance.figures import PHASES
+from sglang.glance.server import Answer
+
+PROMPTS = [{"task": "document"}, {"task": "caption"}]
+
+
+@dataclass
+class FakeServer:
+    """Answers 3 tokens in 2 rounds and logs 3: one more than the request needed."""
+
+    name: str
+    log: list
+    round_log: Path | None = None
+
+    def flush_cache(self) -> None:
+        self.log.append((self.name, "flush"))
+
+    def timed(self, prompt: dict) -> Answer:
+        self.log.append((self.name, prompt["task"]))
+        if self.round_log is None:
+            return Answer([1, 2, 3], "", {}, 0.1, 0.3)
+        with self.round_log.open("a") as file:
+            for verify in (10, 20, 40):
+                file.write(json.dumps({"laps_ms": dict.fromkeys(PHASES, verify)}) + "\n")
+        return Answer([1, 2, 3], "", {"spec_verify_ct": 2}, 0.1, 0.2)
+
+
+@pytest.fixture
+def up(tmp_path: Path) -> tuple[list[Arm], list]:
+    log: list = []
+    rounds = tmp_path / "rounds"
+    plain = Arm("plain", FakeServer("plain", log), tmp_path / "none")
+    return [plain, Arm("glance", FakeServer("glance", log, rounds), rounds)], log
+
+
+def test_arms_alternate_and_the_first_to_be_asked_rotates(up: tuple) -> None:
+    servers, log = up
+    rows = list(measure(servers, PROMPTS, "float32", 1, 2))
+    assert log[:2] == [("plain", "flush"), ("glance", "flush")]
+    asked = [entry for entry in log if entry[1] != "flush"]
+    assert asked == [
+        ("plain", "document"),
+        ("glance", "document"),
+        ("glance", "caption"),
+        ("plain", "caption"),
+        ("glance", "document"),
+        ("plain", "document"),
+        ("plain", "caption"),
+        ("glance", "caption"),
+    ]
+    assert len(rows) == 8 and {row.repeat for row in rows} == {0, 1}
+
+
+def test_a_request_gets_its_own_rounds_of_the_log(up: tuple) -> None:
+    rows = list(measure(up[0], PROMPTS, "float32", 1, 1))
+    for row in (row for row in rows if row.arm == "glance"):
+        assert row.logged == row.rounds == 2
+        assert row.laps_ms["verify"] == 30
+
+
+def test_a_batch_shares_its_group_and_is_not_split(up: tuple) -> None:
+    rows = list(measure(up[0], PROMPTS, "float32", 2, 1))
+    for arm in ("plain", "glance"):
+        own = [row for row in rows if row.arm == arm]
+        assert len({(row.group, row.group_s) for row in own}) == 1
+        assert all(not row.logged and not row.laps_ms for row in own)
+
+
+def test_plain_is_always_among_the_arms() -> None:
+    assert list(arms(Path("head"))) == ["plain", "glance", "chain", "ngram"]
+    assert list(arms(Path("head"), ["ngram"])) == ["plain", "ngram"]
