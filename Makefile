@@ -1,0 +1,98 @@
+# `make help` lists the targets. Everything is installed into $(VENV), nothing outside it.
+PYTHON ?= python3
+VENV ?= .venv
+DEVICE ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo cuda || echo cpu)
+PORT ?= 30000
+ARGS ?=
+
+SGLANG := sglang==0.5.23
+BIN := $(VENV)/bin
+# Compiling 50,000 files of bytecode at install costs more than the server's imports ever will.
+PIP := PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pip --disable-pip-version-check install --no-compile --quiet
+BUILD := --no-deps --no-build-isolation --editable
+STAMP := $(VENV)/.stamp
+DATA := python/sglang/glance/data
+KERNEL_SOURCES := $(wildcard sgl-kernel/*.py sgl-kernel/*.toml sgl-kernel/csrc/*)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo serve bench doctor check format test test-slow test-gpu clean
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+ifeq ($(DEVICE),cuda)
+setup: $(STAMP)-glance  ## build $(VENV): SGLang, its device code, GLANCE
+else
+setup: ; @$(MAKE) --no-print-directory -j2 $(STAMP)-kernel $(STAMP)-glance
+endif
+
+demo: setup  ## start the server twice, plain and GLANCE, ask both about pictures, compare
+	@$(BIN)/python -m sglang.glance demo $(ARGS)
+
+serve: setup  ## serve the shipped model with GLANCE on 127.0.0.1:$(PORT)
+	@BIN=$(BIN) DEVICE=$(DEVICE) PORT=$(PORT) scripts/serve.sh $(ARGS)
+
+bench: setup  ## time plain decoding and GLANCE; split a round into its phases
+	@$(BIN)/python -m sglang.glance bench $(ARGS)
+
+doctor: setup  ## what is installed, and whether GLANCE can start
+	@$(BIN)/python -m sglang.glance doctor $(ARGS)
+
+check: setup $(STAMP)-dev  ## lint, formatting, layers, sizes
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python scripts/layers.py
+	$(BIN)/python scripts/sizes.py
+
+format: $(STAMP)-dev  ## put the sources in ruff's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# Triton's interpreter stands in for a GPU; it must be chosen before any kernel is defined.
+test: setup $(STAMP)-dev  ## unit tests, then a real server on this machine
+	TRITON_INTERPRET=$(if $(filter cpu,$(DEVICE)),1,0) $(BIN)/python -m pytest test/unit $(ARGS)
+	$(BIN)/python -m pytest test/engine $(ARGS)
+
+test-slow: setup $(STAMP)-dev  ## the tests marked slow
+	$(BIN)/python -m pytest test/engine -m slow $(ARGS)
+
+test-gpu: setup  ## one script of checks on an NVIDIA GPU
+	$(BIN)/python test/gpu/check.py $(ARGS)
+
+clean:  ## remove build output and caches, keep $(VENV)
+	rm -rf out .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf sgl-kernel/build sgl-kernel/sgl_kernel/*.so sgl-kernel/*.egg-info
+	rm -rf python/build python/*.egg-info $(STAMP)-kernel
+	find python sgl-kernel test scripts -name __pycache__ -prune -exec rm -rf {} +
+
+$(STAMP)-venv: scripts/preflight.py
+	$(PYTHON) scripts/preflight.py $(DEVICE)
+	$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+ifeq ($(DEVICE),cuda)
+$(STAMP)-sglang: $(STAMP)-venv
+	$(PIP) $(SGLANG) setuptools
+	@touch $@
+else
+$(STAMP)-torch: requirements/torch.txt | $(STAMP)-venv
+	$(PIP) -r $<
+	@touch $@
+
+$(STAMP)-kernel: $(KERNEL_SOURCES) | $(STAMP)-torch
+	$(PIP) $(BUILD) ./sgl-kernel
+	@touch $@
+
+$(STAMP)-sglang: requirements/cpu.txt | $(STAMP)-torch
+	$(PIP) -r $<
+	$(PIP) --no-deps $(SGLANG)
+	@touch $@
+endif
+
+$(STAMP)-glance: python/pyproject.toml python/sglang_glance.py | $(STAMP)-sglang
+	$(PIP) $(BUILD) ./python
+	@touch $@
+
+$(STAMP)-dev: requirements/dev.txt | $(STAMP)-glance
+	$(PIP) -r $<
+	@touch $@
