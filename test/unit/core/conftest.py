@@ -1,9 +1,6 @@
-"""Make the overlay importable from a checkout whose package is not installed."""
+"""Lets the tests import tree_reference and verify_reference."""
 
-import importlib.util
+import sys
 from pathlib import Path
 
-if importlib.util.find_spec("sglang.srt.speculative.glance") is None:
-    import sglang
-
-    sglang.__path__.append(str(Path(__file__).parents[3] / "python" / "sglang"))
+sys.path.append(str(Path(__file__).parent))

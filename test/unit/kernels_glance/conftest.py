@@ -3,7 +3,6 @@
 Triton decides when a kernel is defined, so the variable is set before any kernel is imported.
 """
 
-import importlib.util
 import os
 import sys
 from pathlib import Path
@@ -13,11 +12,6 @@ import torch
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
-
-if importlib.util.find_spec("sglang.srt.speculative.glance") is None:
-    import sglang
-
-    sglang.__path__.append(str(Path(__file__).parents[3] / "python" / "sglang"))
 
 sys.path.append(str(Path(__file__).parents[1] / "core"))  # verify_reference, tree_reference
 

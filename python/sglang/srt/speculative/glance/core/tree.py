@@ -194,7 +194,8 @@ def _survivors(topk_logprobs: torch.Tensor, plan: Layout) -> tuple[torch.Tensor,
     edges = (score_steps(topk_logprobs) * INDEX_SPAN).unsqueeze(2) - plan.pairs
     scores = edges.new_zeros((edges.shape[0], 1))
     all_scores, all_choices = [scores], [scores]
-    for edge, num_parents, width in zip(edges.unbind(1), plan.widths, plan.widths[1:]):
+    levels = zip(edges.unbind(1), plan.widths, plan.widths[1:], strict=False)
+    for edge, num_parents, width in levels:
         keys = scores.unsqueeze(2) + edge.narrow(1, 0, num_parents)
         top, choices = keys.flatten(1).topk(width, dim=1)
         scores = top + choices
