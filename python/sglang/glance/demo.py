@@ -52,14 +52,20 @@ def shown(
         MofNCompleteColumn(),
         TextColumn("{task.fields[answer]}", markup=False),
     )
-    with Progress(*columns, console=console, transient=True, refresh_per_second=20) as progress:
+    with Progress(
+        *columns,
+        console=console,
+        transient=True,
+        refresh_per_second=20,
+        disable=not console.is_terminal,
+    ) as progress:
         bar = progress.add_task(NAMES[arm], total=len(questions), answer="")
         for number, question in enumerate(questions):
             for answer in server.stream(question):
                 progress.update(bar, answer=line(answer.text, console.width - 50))
             answers.append(answer)
             progress.advance(bar)
-            rounds = f" in {answer.rounds} rounds" if answer.rounds else ""
+            rounds = f", {answer.rounds} rounds" if answer.rounds else ""
             said = (
                 f"[{arm}] {number + 1:2d} {question['task']:8s} {line(answer.text, 60)}  "
                 f"({len(answer.ids)} tokens{rounds}, {answer.total_s:.2f} s)"
@@ -83,7 +89,9 @@ def timed(
         TimeElapsedColumn(),
     )
     rows = []
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
         for number in progress.track(range(len(questions)), description="the same again, timed"):
             answer = server.timed(questions[number])
             rows.append(

@@ -21,10 +21,11 @@ import requests
 
 START_TIMEOUT_S = 300
 STOP_TIMEOUT_S = 10
-CPU_FLAGS = tuple(
+_CPU_LINE = (
     "--device cpu --attention-backend intel_amx --mem-fraction-static 0.2 --max-total-tokens 12000 "
-    "--max-running-requests 8 --skip-server-warmup --sleep-on-idle".split()
+    "--max-running-requests 8 --skip-server-warmup --sleep-on-idle"
 )
+CPU_FLAGS = tuple(_CPU_LINE.split())
 ONE_MESSAGE = 1 << 20  # a stream interval above any answer: first token, then the rest at the end
 
 
