@@ -1,8 +1,14 @@
-"""What every test shares: the marker for tests that take longer than a run of the suite may."""
+"""What every test shares: builders to import, and the marker of tests too long for each run."""
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE / "engine")]  # pytest's importlib mode adds no folder
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,4 +1,4 @@
-"""Deterministic pictures of every kind the image processor must take, as base64 files."""
+"""Deterministic pictures of every kind the image processor must take, as data URLs."""
 
 from __future__ import annotations
 
@@ -41,4 +41,5 @@ def shapes(seed: int, size: tuple[int, int] = (160, 96), mode: str = "RGB") -> I
 def encode(image: Image.Image, kind: str = "PNG") -> str:
     data = io.BytesIO()
     image.save(data, kind)
-    return base64.b64encode(data.getvalue()).decode()
+    # A bare base64 JPEG starts with a slash, which SGLang takes for a path.
+    return f"data:image/{kind.lower()};base64,{base64.b64encode(data.getvalue()).decode()}"

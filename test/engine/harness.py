@@ -6,20 +6,20 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from sglang.glance.assets import HEAD, PICTURES, READER
 from sglang.glance.server import Answer, Server, chat, picture_prompts, serve
 
 GLANCE = ("--speculative-algorithm", "GLANCE", "--speculative-draft-model-path", str(HEAD))
-FLAGS = ("--sleep-on-idle", "--enable-metrics", "--decode-log-interval", "1")
+FLAGS = ("--enable-metrics", "--decode-log-interval", "1")
 # SGLang compares free + cached + running slots with the pool's size in every step and when idle,
 # and looks for pages that are owned twice; a mismatch ends the server.
 STRICT = {"SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1", "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1"}
 
 __all__ = [
-    "GLANCE", "HEAD", "PICTURES", "READER", "Answer", "Plain", "Rounds", "Server", "Stream",
+    "GLANCE", "HEAD", "PICTURES", "READER", "Answer", "Plain", "Rounds", "Server",
     "assert_identical", "assert_no_slot_lost", "chat", "glance_flags", "picture_prompts", "start",
     "tokens_per_round",
 ]
@@ -124,35 +124,3 @@ class Rounds:
             lines = file.readlines()
             self.offset = file.tell()
         return [json.loads(line)["accept_lens"] for line in lines]
-
-
-@dataclass
-class Stream:
-    """One streamed request: ``chunks`` are the replies so far, each with the whole text."""
-
-    server: Server
-    request: dict
-    sampling: dict
-    rid: str | None = None
-    chunks: list[dict] = field(default_factory=list)
-
-    def __iter__(self) -> Iterator[dict]:
-        body = {
-            "text": self.request["text"],
-            "sampling_params": {"temperature": 0, "max_new_tokens": 64, **self.sampling},
-            "stream": True,
-            **({"rid": self.rid} if self.rid else {}),
-            **({"image_data": self.request["images"]} if self.request.get("images") else {}),
-        }
-        url = f"{self.server.url}/generate"
-        with self.server.session.post(url, json=body, stream=True, timeout=300) as reply:
-            reply.raise_for_status()
-            for line in reply.iter_lines():
-                if line.startswith(b"data: ") and line != b"data: [DONE]":
-                    self.chunks.append(json.loads(line[6:]))
-                    yield self.chunks[-1]
-
-    def read(self) -> Stream:
-        for _ in self:
-            pass
-        return self

@@ -1,0 +1,82 @@
+"""An SGLang plugin that watches GLANCE from inside the engine and turns its drafts around.
+
+A server loads it only when its folder and the entry point beside it are on ``PYTHONPATH``; see
+``test_probe.py``. One JSON line an event goes to the file that ``GLANCE_PROBE`` names.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+_GLANCE = "sglang.srt.speculative.glance.engine"
+_batch: list[Any] = [None]  # the batch of the pass that is running
+
+
+def _record(kind: str, **values: Any) -> None:
+    with open(os.environ["GLANCE_PROBE"], "a") as out:
+        out.write(json.dumps({"kind": kind, **values}) + "\n")
+
+
+def _keep_batch(original: Callable, worker: Any, batch: Any, *args: Any, **kwargs: Any) -> Any:
+    _batch[0] = batch
+    return original(worker, batch, *args, **kwargs)
+
+
+def _last_is_best(original: Callable, *args: Any, **kwargs: Any) -> Any:
+    """The likeliest candidate becomes the last one, and none looks likelier than another: the
+    budget fills the tree level by level, with the right token the last sibling."""
+    marginals = original(*args, **kwargs)
+    return marginals._replace(
+        ids=marginals.ids.flip(-1), logprobs=torch.full_like(marginals.logprobs, -1.0)
+    )
+
+
+def _embedded_ids(original: Callable, layer: Any, ids: torch.Tensor) -> torch.Tensor:
+    if ids.numel():
+        _record("embed", low=int(ids.min()), high=int(ids.max()), vocab=layer.org_vocab_size)
+    return original(layer, ids)
+
+
+def _head_slots(
+    original: Callable, draft_model: Any, pool: Any, context: Any, positions: Any, slots: Any
+) -> None:
+    """Whether each written slot is the one its token index has in its request's row."""
+    batch = _batch[0]
+    rows = batch.req_to_token_pool.req_to_token[batch.req_pool_indices]
+    owned = (rows[:, positions.long()] == slots).any(0)
+    _record("head", tokens=len(slots), owned=int(owned.sum()), last=int(positions.max()))
+    original(draft_model, pool, context, positions, slots)
+
+
+def _verify_positions(original: Callable, forward: Any, runner: Any, batch: Any, *args: Any) -> None:
+    original(forward, runner, batch, *args)
+    inputs = batch.multimodal_inputs
+    _record(
+        "mrope",
+        seq_lens=forward.seq_lens.tolist(),
+        positions=batch.spec_info.positions.tolist(),
+        deltas=[None if x is None else int(x.mrope_position_delta) for x in inputs],
+        mrope=forward.mrope_positions.tolist(),
+    )
+
+
+HOOKS = {
+    f"{_GLANCE}.worker.GlanceWorker.forward_batch_generation": _keep_batch,
+    f"{_GLANCE}.draft.BlockDrafter.propose": _last_is_best,
+    f"{_GLANCE}.commit.write_head_kv": _head_slots,
+    "sglang.srt.layers.vocab_parallel_embedding.VocabParallelEmbedding.forward": _embedded_ids,
+    "sglang.srt.model_executor.forward_batch_info.ForwardBatch.compute_spec_mrope_positions":
+        _verify_positions,
+}
+
+
+def register() -> None:
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    for target, hook in HOOKS.items():
+        HookRegistry.register(target, hook, HookType.AROUND)

@@ -1,0 +1,56 @@
+"""bfloat16: tree verify and plain decoding round alike, so the tokens are the same there too."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from harness import (
+    READER,
+    Plain,
+    Server,
+    assert_identical,
+    assert_no_slot_lost,
+    glance_flags,
+    start,
+    tokens_per_round,
+)
+
+LENGTH = {"max_new_tokens": 64, "ignore_eos": True}
+FLOOR = 8.0  # as in float32
+
+
+@pytest.fixture(scope="module")
+def plain_bf16(logs: Path) -> Iterator[Plain]:
+    with contextlib.ExitStack() as stack:
+        flags = ("--dtype", "bfloat16")
+        yield Plain(lambda: stack.enter_context(start(READER, logs / "plain-bf16.log", *flags)))
+
+
+@pytest.fixture(scope="module")
+def glance_bf16(logs: Path) -> Iterator[Server]:
+    with start(READER, logs / "glance-bf16.log", *glance_flags(dtype="bfloat16")) as server:
+        yield server
+
+
+def test_one_by_one(glance_bf16: Server, plain_bf16: Plain, prompts: list[dict]) -> None:
+    answers = glance_bf16.generate_all(prompts, parallel=1, **LENGTH)
+    assert_identical(answers, plain_bf16.answers(prompts, **LENGTH))
+
+
+def test_eight_at_a_time_from_the_cache(
+    glance_bf16: Server, plain_bf16: Plain, prompts: list[dict]
+) -> None:
+    answers = glance_bf16.generate_all(prompts, parallel=8, **LENGTH)
+    assert_identical(answers, plain_bf16.answers(prompts, **LENGTH))
+
+
+def test_acceptance(glance_bf16: Server, questions: list[dict]) -> None:
+    read = [q for q in questions if q["task"] in ("document", "chart")]
+    assert tokens_per_round(glance_bf16.generate_all(read, parallel=1)) >= FLOOR
+
+
+def test_no_slot_is_lost(glance_bf16: Server) -> None:
+    assert_no_slot_lost(glance_bf16)

@@ -1,0 +1,78 @@
+"""SGLang's own numbers on speculation are right for trees."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from harness import Rounds, Server
+
+LENGTH = {"max_new_tokens": 64, "ignore_eos": True}
+
+
+def gauge(server: Server, name: str) -> float:
+    found = re.search(rf"^{name}{{[^}}]*}} (\S+)$", server.get("/metrics").text, re.MULTILINE)
+    assert found is not None, f"/metrics has no {name}"
+    return float(found[1])
+
+
+def logged_accept_lens(server: Server, offset: int) -> list[float]:
+    """One decode log line a round."""
+    with server.log.open() as file:
+        file.seek(offset)
+        return [float(x) for x in re.findall(r"Decode batch.*accept len: ([\d.]+)", file.read())]
+
+
+@pytest.mark.parametrize("number", [0, 3, 9, 14])
+def test_one_request_counted_four_ways(
+    glance: Server, questions: list[dict], rounds: Rounds, number: int
+) -> None:
+    """The worker's rounds, the reply's meta data, the log and the gauge agree.
+
+    ``spec_accept_length`` of a reply is SGLang's completion tokens / rounds, prefill's token
+    included and an overshooting last run cut; log and gauge count what a round committed.
+    """
+    offset = glance.log.stat().st_size
+    answer = glance.generate(questions[number], **LENGTH)
+    accepted = [lens[0] for lens in rounds.new()]
+    assert all(len(answer.ids) == 64 and 1 <= length <= 16 for length in accepted)
+
+    meta = answer.meta
+    assert meta["spec_verify_ct"] == len(accepted)
+    assert meta["spec_num_correct_drafts"] == sum(accepted) - len(accepted)
+    assert meta["spec_accept_length"] == pytest.approx(64 / len(accepted))
+    histogram = meta["spec_correct_drafts_histogram"]
+    counted = {length: n for length, n in enumerate(histogram) if n}
+    assert counted == {n: accepted.count(n + 1) for n in {length - 1 for length in accepted}}
+    # Every run is committed whole but the last, which the limit cuts.
+    assert sum(accepted[:-1]) < 63 <= sum(accepted)
+
+    assert logged_accept_lens(glance, offset) == accepted
+    assert gauge(glance, "sglang:spec_accept_length") == accepted[-1]
+
+
+def test_average_of_a_batch(glance: Server, questions: list[dict], rounds: Rounds) -> None:
+    offset = glance.log.stat().st_size
+    glance.generate_all(questions[:8], parallel=8, **LENGTH)
+    means = [sum(lens) / len(lens) for lens in rounds.new()]
+    assert logged_accept_lens(glance, offset) == pytest.approx(means, abs=0.0051)
+
+
+def test_usage_of_the_chat_endpoint(glance: Server, questions: list[dict]) -> None:
+    url = f"data:image/png;base64,{questions[0]['images'][0]}"
+    content = [
+        {"type": "image_url", "image_url": {"url": url}},
+        {"type": "text", "text": "Read all lines."},
+    ]
+    body = {
+        "model": "reader",
+        "messages": [{"role": "user", "content": content}],
+        "temperature": 0,
+        "max_tokens": 64,
+    }
+    reply = glance.session.post(f"{glance.url}/v1/chat/completions", json=body, timeout=300).json()
+    native = glance.generate(questions[0])
+    assert reply["choices"][0]["message"]["content"] == native.text
+    assert reply["choices"][0]["finish_reason"] == "stop"
+    assert reply["usage"]["completion_tokens"] == len(native.ids)
+    assert reply["usage"]["prompt_tokens"] == native.meta["prompt_tokens"]

@@ -1,0 +1,117 @@
+"""Answers that end inside an accepted run: EOS, stop tokens, stop strings, token limits."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from harness import Answer, Plain, Rounds, Server, assert_identical, assert_no_slot_lost, chat
+
+BLOCK = 16
+
+
+@pytest.fixture(scope="module")
+def document(questions: list[dict]) -> dict:
+    """The first document: four lines, accepted in runs of many lengths."""
+    return questions[0]
+
+
+@pytest.fixture(scope="module")
+def whole(document: dict, plain: Plain) -> Answer:
+    return plain.answer(document)
+
+
+def offset_of_end(answer: Answer, rounds: list[list[int]]) -> int:
+    """Place of the answer's last token in its last accepted run, from 1."""
+    return len(answer.ids) - 1 - sum(lens[0] for lens in rounds[:-1])
+
+
+def first_uses(ids: list[int]) -> list[int]:
+    """Places of tokens that did not occur before; place 0 comes from the prefill."""
+    return [place for place, token in enumerate(ids) if token not in ids[:place]]
+
+
+def test_end_of_text_at_every_offset(
+    document: dict, whole: Answer, glance: Server, plain: Plain, rounds: Rounds
+) -> None:
+    """The first k characters of the answer are put into the prompt, which shifts the runs."""
+    assert whole.meta["finish_reason"]["type"] == "stop"
+    offsets = set()
+    for given in range(len(whole.text)):
+        request = {**document, "text": document["text"] + whole.text[:given]}
+        answer = glance.generate(request)
+        assert_identical([answer], [plain.answer(request)])
+        if answer.rounds:
+            offsets.add(offset_of_end(answer, rounds.new()))
+    assert set(range(1, 11)) <= offsets
+
+
+def test_stop_token_at_every_place(
+    document: dict, whole: Answer, glance: Server, plain: Plain, rounds: Rounds
+) -> None:
+    offsets = set()
+    for place in first_uses(whole.ids):
+        stop = {"stop_token_ids": [whole.ids[place]]}
+        answer = glance.generate(document, **stop)
+        assert_identical([answer], [plain.answer(document, **stop)])
+        assert len(answer.ids) == place + 1
+        if answer.rounds:
+            offsets.add(offset_of_end(answer, rounds.new()))
+    assert len(offsets) >= 8
+
+
+def test_stop_string_at_every_place(
+    document: dict, whole: Answer, glance: Server, plain: Plain
+) -> None:
+    """Strings of one to four characters that end at each character of the answer, where new."""
+    text = whole.text
+    stops = {
+        text[end - size : end]
+        for end, size in itertools.product(range(1, len(text) + 1), (1, 2, 4))
+        if end >= size and text.find(text[end - size : end]) == end - size
+    }
+    assert len(stops) > len(text)
+    for stop in sorted(stops):
+        answer = glance.generate(document, stop=stop)
+        assert_identical([answer], [plain.answer(document, stop=stop)])
+        assert answer.text == text[: text.find(stop)]
+
+
+def test_the_first_of_two_stops_in_one_run(
+    document: dict, whole: Answer, glance: Server, plain: Plain
+) -> None:
+    """A stop string, EOS and the limit within one run: the earliest counts."""
+    for stop, limit in itertools.product((whole.text[-1], whole.text[-4:-2]), (0, -1, -3)):
+        sampling = {"stop": stop, "max_new_tokens": len(whole.ids) + limit}
+        answer = glance.generate(document, **sampling)
+        assert_identical([answer], [plain.answer(document, **sampling)])
+
+
+def test_every_token_limit(document: dict, whole: Answer, glance: Server, plain: Plain) -> None:
+    for limit in range(1, 41):
+        answer = glance.generate(document, max_new_tokens=limit)
+        assert answer.ids == whole.ids[:limit]
+        assert_identical([answer], [plain.answer(document, max_new_tokens=limit)])
+
+
+def test_one_token_is_never_verified(glance: Server, rounds: Rounds, document: dict) -> None:
+    for request in (document, {"text": chat("Hello.")}):
+        answer = glance.generate(request, max_new_tokens=1)
+        assert len(answer.ids) == 1
+        assert answer.rounds == 0
+    assert rounds.new() == []
+
+
+def test_limits_and_stops_in_one_batch(
+    questions: list[dict], glance: Server, plain: Plain
+) -> None:
+    requests = questions[:6]
+    for limit in (5, 17, 33):
+        answers = glance.generate_all(requests, parallel=6, max_new_tokens=limit, stop=["1", "\n"])
+        assert_identical(
+            answers, plain.answers(requests, max_new_tokens=limit, stop=["1", "\n"])
+        )
+
+
+def test_no_slot_is_lost(glance: Server) -> None:
+    assert_no_slot_lost(glance)
