@@ -21,8 +21,10 @@ import requests
 
 START_TIMEOUT_S = 300
 STOP_TIMEOUT_S = 10
+# The pool is bounded by its tokens. The memory fraction only has to be generous: what any other
+# process takes while a server loads counts against it.
 _CPU_LINE = (
-    "--device cpu --attention-backend intel_amx --mem-fraction-static 0.2 --max-total-tokens 12000 "
+    "--device cpu --attention-backend intel_amx --mem-fraction-static 0.8 --max-total-tokens 12000 "
     "--max-running-requests 8 --skip-server-warmup --sleep-on-idle"
 )
 CPU_FLAGS = tuple(_CPU_LINE.split())
