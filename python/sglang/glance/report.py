@@ -259,4 +259,4 @@ def show(run: Run, rows: Sequence[Row], console: Console) -> None:
         console.print(target_table(rows))
     console.print(loss_table(rows))
     for note in NOTES:
-        console.print(f"- {note}", highlight=False)
+        console.print(f"- {note}", highlight=False, markup=False)

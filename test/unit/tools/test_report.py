@@ -72,12 +72,18 @@ def test_end_to_end_is_not_compared_per_prompt_in_a_batch(
 
 
 def test_show_prints_figures_and_formulas(run: Run, two_arms: list) -> None:
-    console = Console(width=160, record=True, quiet=True)
-    console.quiet = False
+    console = Console(width=160)
     with console.capture() as capture:
         show(run, two_arms, console)
     said = capture.get()
-    for expected in ("with local changes", "0.67", "accept length = ", "Where GLANCE loses", "NO"):
+    for expected in (
+        "with local changes",
+        "0.67",
+        "accept length = ",
+        "[low, high]",
+        "Where GLANCE loses",
+        "NO",
+    ):
         assert expected in said
 
 
