@@ -6,6 +6,7 @@ SGLang calls :func:`register` in every engine process through the entry-point gr
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 __version__ = "0.1.0"
@@ -34,7 +35,11 @@ def register() -> None:
 
 def main() -> int:
     """``python -m sglang_glance``: the offline tools, whatever way SGLang is installed."""
-    extend_host_path()
+    try:
+        extend_host_path()
+    except ImportError as error:
+        print(f"sglang cannot be imported: {error}; install sglang==0.5.23", file=sys.stderr)
+        return 1
     from sglang.glance.__main__ import main as tools
 
     return tools()

@@ -1,4 +1,4 @@
-"""One frozen description of a GLANCE run, made from the head's ``config.json`` and SGLang's flags."""
+"""One frozen description of a GLANCE run, from the head's ``config.json`` and SGLang's flags."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ _UNSUPPORTED_DFLASH = (
     "attention_value_scale",
     "shift_label",
 )
-_NEUTRAL = (None, False, 0, 0.0, 1.0)
 
 
 class HeadConfigError(ValueError):
@@ -91,6 +90,7 @@ def parse_head(head: Mapping[str, Any], target: Mapping[str, Any]) -> GlanceConf
         _fail("dflash_config.mask_token_id", mask_id, f"an id in [0, {vocab})", "set it explicitly")
     taps = _parse_taps(field("target_layer_ids"), target["num_hidden_layers"])
     _check_sizes(head, field("num_target_layers"), target)
+    _check_attention(head)
     return GlanceConfig(
         block=block, budget=DEFAULT_BUDGET, topk=DEFAULT_TOPK, taps=taps, mask_token_id=mask_id
     )
@@ -98,17 +98,31 @@ def parse_head(head: Mapping[str, Any], target: Mapping[str, Any]) -> GlanceConf
 
 def _refuse_variants(head: Mapping[str, Any], dflash: Mapping[str, Any]) -> None:
     for name in _UNSUPPORTED_DFLASH:
-        if dflash.get(name, head.get(name)) not in _NEUTRAL:
-            _fail(f"dflash_config.{name}", dflash.get(name, head.get(name)), "absent",
-                  "GLANCE serves plain DFlash heads; this variant is not supported")
+        got = dflash.get(name, head.get(name))
+        # Of these only a multiplier is neutral at one; `true` equals one and is not.
+        neutral = not got or (name == "output_multiplier" and got == 1 and got is not True)
+        if not neutral:
+            _fail(
+                f"dflash_config.{name}",
+                got,
+                "absent",
+                "GLANCE serves plain DFlash heads; this variant is not supported",
+            )
     unknown = set(dflash) - _DFLASH_KEYS - set(_UNSUPPORTED_DFLASH)
     if unknown:
-        _fail("dflash_config", sorted(unknown), f"only keys of {sorted(_DFLASH_KEYS)}",
-              "remove the unknown keys")
-    extra = head.get("glance_config")
-    if extra:
-        _fail("glance_config", dict(extra), "absent or empty",
-              "this release defines no keys there; remove them")
+        _fail(
+            "dflash_config",
+            sorted(unknown),
+            f"only keys of {sorted(_DFLASH_KEYS)}",
+            "remove the unknown keys",
+        )
+    if head.get("glance_config"):
+        _fail(
+            "glance_config",
+            head["glance_config"],
+            "absent or empty",
+            "this release defines no keys there; remove them",
+        )
 
 
 def _parse_taps(taps: Any, num_layers: int) -> tuple[int, ...]:
@@ -125,27 +139,43 @@ def _parse_taps(taps: Any, num_layers: int) -> tuple[int, ...]:
 
 
 def _check_sizes(head: Mapping[str, Any], trained_layers: Any, target: Mapping[str, Any]) -> None:
-    layers = target["num_hidden_layers"]
+    layers, mend = target["num_hidden_layers"], "serve the target this head was trained for"
     if trained_layers is not None and trained_layers != layers:
-        _fail("dflash_config.num_target_layers", trained_layers, f"{layers} as in the target",
-              "serve the target this head was trained for")
+        _fail("num_target_layers", trained_layers, f"{layers} as in the target", mend)
     for name in ("hidden_size", "vocab_size"):
         got = head.get(name)
         if got != target[name] and not (name == "vocab_size" and got is None):
-            _fail(name, got, f"{target[name]} as in the target",
-                  "serve the target this head was trained for")
-    heads, kv_heads = head.get("num_attention_heads"), head.get("num_key_value_heads")
-    for name, value in (("num_attention_heads", heads), ("num_key_value_heads", kv_heads),
-                        ("num_hidden_layers", head.get("num_hidden_layers"))):
-        if not _is_int(value) or value < 1:
-            _fail(name, value, "a positive integer", "copy it from the trained head")
+            _fail(name, got, f"{target[name]} as in the target", mend)
+    for name in ("num_hidden_layers", "num_attention_heads", "num_key_value_heads"):
+        if not _is_int(head.get(name)) or head[name] < 1:
+            _fail(name, head.get(name), "a positive integer", "copy it from the trained head")
+    heads, kv_heads = head["num_attention_heads"], head["num_key_value_heads"]
     if heads % kv_heads:
-        _fail("num_key_value_heads", kv_heads, f"a divisor of num_attention_heads ({heads})",
-              "copy it from the trained head")
-    scaling = head.get("rope_scaling") or {}
-    if "mrope_section" in scaling or "mrope_section" in (head.get("rope_parameters") or {}):
-        _fail("rope_scaling", scaling or head.get("rope_parameters"), "no mrope_section",
-              "the head runs on plain 1-D positions; drop the target's M-RoPE block")
+        _fail(
+            "num_key_value_heads",
+            kv_heads,
+            f"a divisor of num_attention_heads ({heads})",
+            "copy it from the trained head",
+        )
+
+
+def _check_attention(head: Mapping[str, Any]) -> None:
+    for name in ("rope_scaling", "rope_parameters"):
+        if "mrope_section" in (head.get(name) or {}):
+            _fail(
+                name,
+                head[name],
+                "no mrope_section",
+                "the head runs on plain 1-D positions; drop the target's M-RoPE block",
+            )
+    layers = head.get("layer_types")
+    if layers is not None and list(layers) != ["full_attention"] * head["num_hidden_layers"]:
+        _fail(
+            "layer_types",
+            layers,
+            f"{head['num_hidden_layers']} times 'full_attention'",
+            "heads with other layers are not supported",
+        )
 
 
 def resolve(
@@ -164,13 +194,19 @@ def resolve(
     topk = base.topk if topk is None else topk
     if topk < 1:
         raise ValueError(f"--speculative-eagle-topk: got {topk}, expected at least 1 (1 = chain)")
-    if budget is None:
-        budget = block if topk == 1 else base.budget
     limit = max_nodes(block, topk)
+    if budget is None:
+        budget = block if topk == 1 else min(base.budget, limit)
     if not 2 <= budget <= limit:
         raise ValueError(
             f"--speculative-num-draft-tokens: got {budget}, expected 2..{limit} "
             f"(a block of {block} with {topk} candidates an offset has {limit} nodes)"
         )
-    check_shape(block, topk, budget)
+    try:
+        check_shape(block, topk, budget)
+    except ValueError as error:
+        raise ValueError(
+            f"--speculative-num-draft-tokens {budget} with --speculative-eagle-topk {topk} and "
+            f"--speculative-dflash-block-size {block}: {error}"
+        ) from None
     return msgspec.structs.replace(base, block=block, budget=budget, topk=topk)

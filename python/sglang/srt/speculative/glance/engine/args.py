@@ -16,9 +16,40 @@ SUPPORTED_ARCHITECTURES = ("Qwen3VLForConditionalGeneration", "Qwen2_5_VLForCond
 TREE_BACKENDS = {"cuda": ("flashinfer", "triton", "fa3"), "cpu": ("intel_amx",)}
 
 
+# ServerArgs fields that must keep this value.
+REQUIRED = {
+    "tp_size": 1,
+    "pp_size": 1,
+    "dp_size": 1,
+    "dcp_size": 1,
+    "attn_cp_size": 1,
+    "tokenizer_worker_num": 1,  # its workers load no plugins
+    "disaggregation_mode": "null",
+    "enable_dp_attention": False,
+    "enable_hierarchical_cache": False,
+    "enable_hisparse": False,
+    "enable_lora": False,
+    "lora_paths": None,
+    "enable_pdmux": False,
+    "enable_two_batch_overlap": False,
+    "enable_unified_memory": False,
+    "enable_watermark": False,
+    "speculative_adaptive": False,
+    "speculative_draft_window_size": None,
+    "speculative_num_steps": None,  # the depth follows from block and budget
+    "speculative_accept_threshold_single": 1.0,  # relaxed acceptance is not lossless
+    "speculative_accept_threshold_acc": 1.0,
+    "speculative_use_rejection_sampling": False,
+    "speculative_use_block_verification": False,
+}
+
+
+def flag_of(field: str) -> str:
+    return f"--{field.replace('_', '-')}"
+
+
 def refuse(flag: str, got: Any, expected: str) -> None:
     raise ValueError(f"GLANCE does not support {flag}={got!r}: expected {expected}")
-
 
 
 def check(args: Any) -> None:
@@ -28,20 +59,10 @@ def check(args: Any) -> None:
         refuse("--device", args.device, f"one of {sorted(TREE_BACKENDS)}")
     if args.speculative_draft_model_path is None:
         refuse("--speculative-draft-model-path", None, "the path of a head in DFlash's format")
-    for flag, got, plain in (
-        ("--tp-size", args.tp_size, 1),
-        ("--pp-size", args.pp_size, 1),
-        ("--dp-size", args.dp_size, 1),
-        ("--disaggregation-mode", args.disaggregation_mode, "null"),
-        ("--speculative-draft-window-size", args.speculative_draft_window_size, None),
-        ("--speculative-adaptive", args.speculative_adaptive, False),
-        ("--enable-lora", bool(args.enable_lora), False),
-        ("--tokenizer-worker-num", args.tokenizer_worker_num, 1),
-        ("--enable-two-batch-overlap", args.enable_two_batch_overlap, False),
-        ("--enable-pdmux", args.enable_pdmux, False),
-    ):
-        if got != plain:
-            refuse(flag, got, repr(plain))
+    for field, plain in REQUIRED.items():
+        got = getattr(args, field)
+        if got != plain and not (plain is False and got is None):
+            refuse(flag_of(field), got, "no value" if plain is None else repr(plain))
 
 
 def _draft_and_target(args: Any) -> tuple[dict, Any]:
@@ -76,7 +97,7 @@ def _draft_and_target(args: Any) -> tuple[dict, Any]:
 
 
 def load_config(args: Any) -> GlanceConfig:
-    """The run's :class:`GlanceConfig` from head, target and flags; ``args`` reads like ServerArgs."""
+    """The run's :class:`GlanceConfig`; ``args`` reads like ServerArgs."""
     head, target = _draft_and_target(args)
     if (target.architectures or [""])[0] not in SUPPORTED_ARCHITECTURES:
         refuse("--model-path", target.architectures, f"one of {SUPPORTED_ARCHITECTURES}")
@@ -84,12 +105,16 @@ def load_config(args: Any) -> GlanceConfig:
     sizes = {
         name: getattr(text, name) for name in ("num_hidden_layers", "hidden_size", "vocab_size")
     }
-    return resolve(
+    config = resolve(
         parse_head(head, sizes),
         block=args.speculative_dflash_block_size,
         budget=args.speculative_num_draft_tokens,
         topk=args.speculative_eagle_topk,
     )
+    if config.topk > sizes["vocab_size"]:
+        vocab = sizes["vocab_size"]
+        refuse("--speculative-eagle-topk", config.topk, f"at most the vocabulary, {vocab}")
+    return config
 
 
 def _settle_backends(args: Any) -> None:
@@ -97,11 +122,14 @@ def _settle_backends(args: Any) -> None:
     allowed = TREE_BACKENDS[device]
     if device == "cpu" and args.attention_backend is None:
         args.attention_backend = allowed[0]
-    for flag in ("attention_backend", "prefill_attention_backend", "decode_attention_backend"):
-        got = getattr(args, flag)
+    for field in ("attention_backend", "prefill_attention_backend", "decode_attention_backend"):
+        got = getattr(args, field)
         if got is not None and got not in allowed:
-            refuse(f"--{flag.replace('_', '-')}", got,
-                   f"one of {allowed}, the backends that read a tree mask on {device}")
+            refuse(
+                flag_of(field),
+                got,
+                f"one of {allowed}, the backends that read a tree mask on {device}",
+            )
     draft = args.speculative_draft_attention_backend
     if draft is None:
         draft = args.decode_attention_backend or args.attention_backend
@@ -128,6 +156,9 @@ def settle(args: Any) -> None:
     if args.device == "cpu":
         args.disable_overlap_schedule = True
     logger.info(
-        "GLANCE: block=%d budget=%d topk=%d taps=%s", config.block, config.budget, config.topk,
+        "GLANCE: block=%d budget=%d topk=%d taps=%s",
+        config.block,
+        config.budget,
+        config.topk,
         config.taps,
     )

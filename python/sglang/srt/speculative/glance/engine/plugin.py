@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from typing import Any
 
 from sglang.srt.speculative.glance.engine import adjustments, seams
@@ -16,35 +17,55 @@ def register() -> None:
 
     SGLang logs and swallows what a plugin raises and would then answer "unknown algorithm".
     """
-    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
-
     problem = seams.host_problem()
+    if problem is None:
+        problem = _register()
     if problem is not None:
         logger.error("GLANCE is not available: %s", problem)
+        _register_refusal(problem)
+
+
+def _register() -> str | None:
+    """Register the algorithm; returns why that is impossible on this host, or None."""
+    try:
+        from sglang.srt.speculative.glance.engine.algorithm import GlanceSpecAlgo
+        from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+        from sglang.srt.speculative.spec_registry import get_spec
+
+        if get_spec(NAME) is not None:
+            return None  # a second call in this process
+        adjustments.install()
         SpeculativeAlgorithm.register(
-            NAME, supports_overlap=True, validate_server_args=_refusal(problem)
-        )(_no_worker)
-        return
-    from sglang.srt.speculative.glance.engine.algorithm import GlanceSpecAlgo
-
-    adjustments.install()
-    SpeculativeAlgorithm.register(
-        NAME,
-        supports_overlap=True,
-        spec_class=GlanceSpecAlgo,
-        validate_server_args=_check_surface,
-    )(_worker)
+            NAME,
+            supports_overlap=True,
+            spec_class=GlanceSpecAlgo,
+            validate_server_args=_check_surface,
+        )(_worker)
+    except (ImportError, AttributeError, TypeError) as error:
+        return seams.explain(f"{type(error).__name__}: {error}")
+    return None
 
 
-def _refusal(problem: str) -> Any:
+def _register_refusal(problem: str) -> None:
+    line = f"GLANCE is not available: {problem}"
+
     def refuse(server_args: Any) -> None:
-        raise RuntimeError(f"GLANCE is not available: {problem}")
+        raise RuntimeError(line)
 
-    return refuse
+    def no_worker(server_args: Any) -> type:
+        raise RuntimeError(line)
 
+    try:
+        from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
-def _no_worker(server_args: Any) -> type:
-    raise RuntimeError("GLANCE was refused at registration")
+        SpeculativeAlgorithm.register(NAME, supports_overlap=True, validate_server_args=refuse)(
+            no_worker
+        )
+    except (ImportError, AttributeError, TypeError):
+        # A host whose registry cannot carry the line either. Only a process that was asked for
+        # GLANCE ends here.
+        if any(NAME in argument.upper().split("=") for argument in sys.argv):
+            raise SystemExit(line) from None
 
 
 def _check_surface(server_args: Any) -> None:

@@ -20,52 +20,112 @@ _SPEC = f"{_SRT}.speculative"
 SURFACE: dict[str, tuple[str, ...] | None] = {
     # registration and arguments
     f"{_SPEC}.spec_info:SpeculativeAlgorithm.register": (
-        "name", "supports_overlap", "validate_server_args", "spec_class"),
+        "name",
+        "supports_overlap",
+        "validate_server_args",
+        "spec_class",
+    ),
     f"{_SPEC}.spec_registry:CustomSpecAlgo": None,
     f"{_SRT}.plugins.hook_registry:HookRegistry.register": (
-        "target", "hook", "hook_type", "source"),
+        "target",
+        "hook",
+        "hook_type",
+        "source",
+    ),
     f"{_SRT}.server_args:add_draft_attention_backend_choices": None,
     f"{_SRT}.arg_groups.overrides:resolving_view": None,
     f"{_SRT}.runtime_context:get_spec": (),
     f"{_SRT}.utils.hf_transformers_utils:get_config": None,
     # hooked functions
     f"{_SRT}.mem_cache.allocation:get_last_loc": (
-        "req_to_token", "req_pool_indices_tensor", "prefix_lens_tensor"),
+        "req_to_token",
+        "req_pool_indices_tensor",
+        "prefix_lens_tensor",
+    ),
     f"{_SPEC}.spec_info:create_dummy_verify_input": (
-        "spec_algorithm", "custom_mask", "num_tokens_per_req", "is_draft_worker"),
+        "spec_algorithm",
+        "custom_mask",
+        "num_tokens_per_req",
+        "is_draft_worker",
+    ),
     f"{_SPEC}.dflash_utils:validate_dflash_request": ("req", "enable_overlap"),
     # between rounds
     f"{_SRT}.managers.overlap_utils:FutureMap": (
-        "device", "spec_algo", "req_to_token_pool", "needs_cpu_seq_lens",
-        "needs_confidence_relay"),
+        "device",
+        "spec_algo",
+        "req_to_token_pool",
+        "needs_cpu_seq_lens",
+        "needs_confidence_relay",
+    ),
     f"{_SPEC}.dflash_info_v2:DFlashDraftInputV2": None,
     f"{_SPEC}.dflash_info_v2:DFlashDraftInputV2.prepare_for_decode": ("batch",),
     f"{_SRT}.mem_cache.allocation:alloc_for_spec_decode": (
-        "tree_cache", "req_to_token_pool", "reqs", "req_pool_indices", "cur_kv_lens",
-        "cur_kv_lens_cpu", "nxt_kv_lens", "nxt_kv_lens_cpu", "num_needed_tokens", "batch"),
+        "tree_cache",
+        "req_to_token_pool",
+        "reqs",
+        "req_pool_indices",
+        "cur_kv_lens",
+        "cur_kv_lens_cpu",
+        "nxt_kv_lens",
+        "nxt_kv_lens_cpu",
+        "num_needed_tokens",
+        "batch",
+    ),
     f"{_SRT}.mem_cache.allocation_sizing:get_alloc_reserve_per_decode": (),
     f"{_SRT}.mem_cache.allocation_sizing:page_aligned_decode_alloc_lens": (
-        "reqs", "reserve", "page_size"),
+        "reqs",
+        "reserve",
+        "page_size",
+    ),
     # draft
     f"{_SPEC}.dflash_worker_v2:DFlashWorkerV2.__init__": (
-        "server_args", "gpu_id", "nccl_port", "target_worker"),
+        "server_args",
+        "gpu_id",
+        "nccl_port",
+        "target_worker",
+    ),
     f"{_SPEC}.dflash_worker_v2:DFlashWorkerV2.forward_batch_generation": (
-        "batch", "on_publish", "grammar_barrier", "pp_proxy_tensors"),
+        "batch",
+        "on_publish",
+        "grammar_barrier",
+        "pp_proxy_tensors",
+    ),
     f"{_SPEC}.dflash_worker_v2:DFlashWorkerV2._append_target_hidden_to_draft_kv_by_loc": (
-        "target_hidden", "cache_loc", "positions", "cache_loc_2d", "commit_lens", "extend_lens"),
+        "target_hidden",
+        "cache_loc",
+        "positions",
+        "cache_loc_2d",
+        "commit_lens",
+        "extend_lens",
+    ),
     f"{_SPEC}.dflash_worker_v2:DFlashWorkerV2._append_target_hidden_sequential": (
-        "ctx_hidden", "ctx_positions", "ctx_cache_loc"),
+        "ctx_hidden",
+        "ctx_positions",
+        "ctx_cache_loc",
+    ),
     f"{_SPEC}.dflash_worker_v2:DFlashWorkerV2._make_next_draft_input_prefill": (
-        "bonus_tokens", "seq_lens"),
+        "bonus_tokens",
+        "seq_lens",
+    ),
     f"{_SPEC}.dflash_worker_v2:DFlashWorkerV2._defer_target_verify_gather": (),
     f"{_SPEC}.dflash_worker_v2:DFlashWorkerV2._maybe_build_draft_sampler": (),
     f"{_SPEC}.dflash_worker_v2:DFlashWorkerV2.init_attention_backends": (),
     f"{_SPEC}.dflash_worker_v2:DFlashWorkerV2.init_cuda_graphs": (),
     f"{_SPEC}.dflash_worker_v2:DFlashWorkerV2.prewarm_sampling": (),
     f"{_SPEC}.dflash_info:DFlashVerifyInput": (
-        "draft_token", "positions", "draft_token_num", "topk", "custom_mask",
-        "capture_hidden_mode", "num_tokens_per_req", "ragged_verify_layout",
-        "live_seq_lens_cpu", "candidate_max_seq_len_upper_bound", "kv_loc_plan", "kv_loc_cols"),
+        "draft_token",
+        "positions",
+        "draft_token_num",
+        "topk",
+        "custom_mask",
+        "capture_hidden_mode",
+        "num_tokens_per_req",
+        "ragged_verify_layout",
+        "live_seq_lens_cpu",
+        "candidate_max_seq_len_upper_bound",
+        "kv_loc_plan",
+        "kv_loc_cols",
+    ),
     f"{_SRT}.models.dflash:DFlashDraftModel.project_target_hidden": ("target_hidden",),
     f"{_SRT}.models.dflash:DFlashAttention.apply_k_norm": ("k",),
     f"{_SRT}.models.dflash:DFlashAttention.apply_k_rope": ("positions", "k"),
@@ -73,32 +133,77 @@ SURFACE: dict[str, tuple[str, ...] | None] = {
     f"{_SRT}.mem_cache.kv_loc_plan:KVLocPlan.bind": ("batch", "reader", "cols"),
     f"{_SRT}.model_executor.forward_batch_info:ForwardBatch": None,
     f"{_SRT}.layers.logits_processor:LogitsProcessor._compute_lm_head": (
-        "hidden_states", "lm_head", "embedding_bias", "out"),
+        "hidden_states",
+        "lm_head",
+        "embedding_bias",
+        "out",
+    ),
     # verify, accept, commit
     "sglang.kernels.ops.speculative.cache_locs:assign_extend_cache_locs_uniform_func": None,
     f"{_SPEC}.eagle_info:EagleVerifyInput": (
-        "draft_token", "custom_mask", "positions", "retrieve_index", "retrieve_next_token",
-        "retrieve_next_sibling", "retrieve_cum_len", "spec_steps", "topk", "draft_token_num",
-        "capture_hidden_mode", "seq_lens_sum", "seq_lens_cpu", "draft_probs",
-        "prepared_out_cache_loc", "prepared_mrope_positions", "kv_loc_plan",
-        "num_tokens_per_req"),
+        "draft_token",
+        "custom_mask",
+        "positions",
+        "retrieve_index",
+        "retrieve_next_token",
+        "retrieve_next_sibling",
+        "retrieve_cum_len",
+        "spec_steps",
+        "topk",
+        "draft_token_num",
+        "capture_hidden_mode",
+        "seq_lens_sum",
+        "seq_lens_cpu",
+        "draft_probs",
+        "prepared_out_cache_loc",
+        "prepared_mrope_positions",
+        "kv_loc_plan",
+        "num_tokens_per_req",
+    ),
     f"{_SPEC}.eagle_utils:eagle_prepare_for_verify": (
-        "verify_input", "req_to_token_pool", "batch", "target_worker"),
+        "verify_input",
+        "req_to_token_pool",
+        "batch",
+        "target_worker",
+    ),
     f"{_SPEC}.eagle_utils:TreeMaskMode": None,
     f"{_SPEC}.eagle_utils:default_tree_mask_mode": (),
     f"{_SPEC}.spec_utils:GrammarTree.from_device": (
-        "retrieve_next_token", "retrieve_next_sibling", "draft_token"),
+        "retrieve_next_token",
+        "retrieve_next_sibling",
+        "draft_token",
+    ),
     f"{_SPEC}.spec_utils:build_grammar_vocab_mask": (
-        "reqs", "tree", "sampling_info", "device", "barrier"),
+        "reqs",
+        "tree",
+        "sampling_info",
+        "device",
+        "barrier",
+    ),
     f"{_SPEC}.spec_utils:move_accept_tokens_to_target_kvcache": (
-        "batch", "accept_index", "num_correct_drafts", "token_to_kv_pool_allocator"),
+        "batch",
+        "accept_index",
+        "num_correct_drafts",
+        "token_to_kv_pool_allocator",
+    ),
     f"{_SRT}.layers.sampler:Sampler.forward": (
-        "logits_output", "sampling_info", "return_logprob", "top_logprobs_nums",
-        "token_ids_logprobs", "positions", "logprob_logits"),
+        "logits_output",
+        "sampling_info",
+        "return_logprob",
+        "top_logprobs_nums",
+        "token_ids_logprobs",
+        "positions",
+        "logprob_logits",
+    ),
     f"{_SRT}.layers.sampler:Sampler._preprocess_logits": ("logits", "sampling_info"),
     f"{_SRT}.sampling.sampling_batch_info:SamplingBatchInfo.apply_logits_bias": ("logits",),
     f"{_SRT}.layers.logprob_processor:compute_spec_logprobs": (
-        "batch", "logits_output", "predict", "accept_index", "chain_stride"),
+        "batch",
+        "logits_output",
+        "predict",
+        "accept_index",
+        "chain_stride",
+    ),
     f"{_SRT}.managers.utils:GenerationBatchResult": None,
     f"{_SRT}.mem_cache.memory_pool:KVWriteLoc": None,
     f"{_SRT}.layers.attention.verify_mask:VerifyMask": ("buffer", "mode", "max_bs", "is_read"),
@@ -127,7 +232,7 @@ def check(symbol: str, expected: tuple[str, ...] | None) -> Seam:
         if expected is None:
             return Seam(symbol, expected, "present", True)
         parameters = inspect.signature(target).parameters
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError, OSError, RuntimeError) as error:
         return Seam(symbol, expected, f"{type(error).__name__}: {error}", False)
     names = tuple(name for name in parameters if name != "self")
     return Seam(symbol, expected, f"({', '.join(names)})", names == expected)
@@ -142,16 +247,20 @@ def host_version() -> str:
     return metadata.version("sglang")
 
 
+def explain(fault: str) -> str:
+    """One line: the host's version, what is wrong with it, and the mend."""
+    return f"sglang {host_version()} {fault}; install sglang=={TESTED[-1]}"
+
+
 def mismatch() -> str | None:
     """The first row that does not match, as one line; None when all do."""
-    for row in rows():
-        if not row.ok:
-            expected = "present" if row.expected is None else f"({', '.join(row.expected)})"
-            return (
-                f"sglang {host_version()} has {row.symbol} {row.found}, expected {expected}; "
-                f"install sglang=={TESTED[-1]}"
-            )
-    return None
+    bad = [row for row in rows() if not row.ok]
+    if not bad:
+        return None
+    row = bad[0]
+    expected = "present" if row.expected is None else f"({', '.join(row.expected)})"
+    others = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
+    return explain(f"has {row.symbol} {row.found}, expected {expected}{others}")
 
 
 def host_problem() -> str | None:

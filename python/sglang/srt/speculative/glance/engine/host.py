@@ -1,0 +1,128 @@
+"""What the running host offers GLANCE: its device, attention backends, CPU ops and registration.
+
+Read by ``python -m sglang.glance doctor``; the engine decides the same things in ``args.py``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import sys
+from typing import Any, NamedTuple
+
+import torch
+from sglang.srt.speculative.glance.engine.args import TREE_BACKENDS
+
+CPU_ENGINE = "SGLANG_USE_CPU_ENGINE"
+
+
+class Backend(NamedTuple):
+    """``refusal``: why GLANCE would not use it here, or None."""
+
+    name: str
+    refusal: str | None
+
+
+class Registration(NamedTuple):
+    """What SGLang answers to the name GLANCE: ``problem`` is None when it is the algorithm."""
+
+    algorithm: str
+    problem: str | None
+
+
+def device() -> str:
+    """The device a server would run on: ``cuda`` or ``cpu``."""
+    return "cuda" if torch.cuda.is_available() and torch.version.cuda else "cpu"
+
+
+def describe_device(kind: str) -> str:
+    if kind == "cuda":
+        name = torch.cuda.get_device_properties(0)
+        return f"{name.name}, SM {name.major}.{name.minor}, {name.total_memory / 2**30:.0f} GiB"
+    tiles = "AMX" if torch.cpu._is_amx_tile_supported() else "no AMX"
+    vectors = torch.backends.cpu.get_cpu_capability()
+    return f"CPU, {vectors}, {tiles}, {len(os.sched_getaffinity(0))} cores"
+
+
+def backends(kind: str) -> list[Backend]:
+    """Every attention backend the host lists, those that GLANCE prefers first."""
+    from sglang.srt.arg_groups.choices import ATTENTION_BACKEND_CHOICES
+
+    allowed = TREE_BACKENDS[kind]
+    others = sorted(set(ATTENTION_BACKEND_CHOICES) - set(allowed))
+    return [Backend(name, _absence(kind, name)) for name in allowed] + [
+        Backend(name, _refusal(kind, name)) for name in others
+    ]
+
+
+def _refusal(kind: str, name: str) -> str:
+    elsewhere = [device for device, names in TREE_BACKENDS.items() if name in names]
+    if elsewhere:
+        return f"needs device {elsewhere[0]}, this is {kind}"
+    return "no tree mask in target verify"
+
+
+def _absence(kind: str, name: str) -> str | None:
+    if kind == "cpu":
+        return cpu_path_problem()
+    module = {"flashinfer": "flashinfer", "triton": "triton", "fa3": "sgl_kernel.flash_attn"}[name]
+    try:
+        importlib.import_module(module)
+    except (ImportError, OSError) as error:
+        return f"{module} does not load: {error}"
+    if name == "fa3" and torch.cuda.get_device_capability()[0] not in (8, 9):
+        return "needs SM 8.x or 9.x"
+    return None
+
+
+def cpu_path_problem() -> str | None:
+    """Why SGLang would not take the CPU path whose attention reads a tree mask, or None."""
+    try:
+        import sgl_kernel  # noqa: F401
+    except (ImportError, OSError) as error:
+        return f"sgl_kernel does not load: {error}"
+    from sglang.srt.utils.common import cpu_has_amx_support
+
+    if os.environ.get(CPU_ENGINE) != "1":
+        return f"{CPU_ENGINE}=1 is not set"
+    if not cpu_has_amx_support():
+        return "SGLang does not take this processor for one with its CPU ops"
+    return None
+
+
+def cpu_ops() -> str:
+    """Which implementation serves the ops of ``sgl_kernel``."""
+    try:
+        kernel: Any = importlib.import_module("sgl_kernel")
+    except (ImportError, OSError) as error:
+        return f"absent: {error}"
+    if not hasattr(kernel, "USES_TWINS"):
+        return "SGLang's CUDA build"
+    if kernel.USES_TWINS:
+        return "torch twins"
+    built = [name for name in sys.modules if name.startswith("sgl_kernel._C")]
+    return f"C++, built for {', '.join(name.split('_')[-1].upper() for name in built)}"
+
+
+def registration() -> Registration:
+    """Load the plugins as an engine process does, then look GLANCE up."""
+    from sglang.srt.plugins import load_plugins
+    from sglang.srt.speculative.glance.engine.algorithm import GlanceSpecAlgo
+    from sglang.srt.speculative.spec_registry import get_spec
+
+    load_plugins()
+    algorithm = get_spec("GLANCE")
+    if algorithm is None:
+        return Registration(
+            "absent",
+            "no entry point sglang.srt.plugins:glance was run; install sglang-glance, and list "
+            "glance in SGLANG_PLUGINS if that is set",
+        )
+    if isinstance(algorithm, GlanceSpecAlgo):
+        return Registration("registered", None)
+    try:
+        algorithm.validate_server_args(None)
+    except RuntimeError as error:
+        return Registration("refused", str(error))
+    return Registration("refused", f"{algorithm!r} is not GLANCE's")
