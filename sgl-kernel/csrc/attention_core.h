@@ -9,6 +9,8 @@
 
 #include "rows.h"
 
+#include <c10/util/Unroll.h>
+
 #include <cmath>
 #include <limits>
 
@@ -58,19 +60,15 @@ struct Block {
 // Keys are taken N at a time to keep the multiply-add units busy; each key has its own chain.
 template <int N>
 inline void dots(const float* q, const float* k, int64_t width, float* out) {
-  Vec acc[N];
-  for (int n = 0; n < N; ++n) {
-    acc[n] = Vec(0.f);
-  }
+  Reg acc[N];
+  c10::ForcedUnroll<N>{}([&](auto n) { acc[n] = Vec(0.f); });
   for (int64_t i = 0; i < width; i += kLanes) {
-    const Vec x = load(q + i);
-    for (int n = 0; n < N; ++n) {
-      acc[n] = at::vec::fmadd(x, load(k + n * width + i), acc[n]);
-    }
+    const Reg x = load(q + i);
+    c10::ForcedUnroll<N>{}([&](auto n) {
+      acc[n] = fmadd(x, load(k + n * width + i), acc[n]);
+    });
   }
-  for (int n = 0; n < N; ++n) {
-    out[n] = sum_lanes(acc[n]);
-  }
+  c10::ForcedUnroll<N>{}([&](auto n) { out[n] = sum_lanes(Vec(acc[n])); });
 }
 
 // scores[first, count) of the block; the rest becomes minus infinity.
@@ -93,19 +91,16 @@ inline void score(const Head& head, const Block& block, int64_t width, int64_t f
 template <int N>
 inline void accumulate(float* acc, const float* v, int64_t width, float keep, const float* weights,
                        int64_t first, int64_t count) {
-  Vec sum[N];
-  for (int n = 0; n < N; ++n) {
-    sum[n] = load(acc + n * kLanes) * Vec(keep);
-  }
+  Reg sum[N];
+  c10::ForcedUnroll<N>{}([&](auto n) { sum[n] = load(acc + n * kLanes) * Vec(keep); });
   for (int64_t j = first; j < count; ++j) {
-    const Vec w(weights[j]);
-    for (int n = 0; n < N; ++n) {
-      sum[n] = at::vec::fmadd(w, load(v + j * width + n * kLanes), sum[n]);
-    }
+    const Reg w = Vec(weights[j]);
+    const float* row = v + j * width;
+    c10::ForcedUnroll<N>{}([&](auto n) {
+      sum[n] = fmadd(w, load(row + n * kLanes), sum[n]);
+    });
   }
-  for (int n = 0; n < N; ++n) {
-    sum[n].store(acc + n * kLanes);
-  }
+  c10::ForcedUnroll<N>{}([&](auto n) { Vec(sum[n]).store(acc + n * kLanes); });
 }
 
 // One online softmax step over the keys [first, count) of a block.

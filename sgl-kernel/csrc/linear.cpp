@@ -9,6 +9,7 @@
 #include <ATen/cpu/Utils.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
+#include <c10/util/Unroll.h>
 
 namespace sgl_kernel_cpu {
 namespace {
@@ -46,41 +47,37 @@ struct Problem {
   int64_t depth; // K
 };
 
+// Every loop over the accumulators is unrolled by force, to keep them in registers.
 template <typename T, int R, int C>
 void tile(const Problem<T>& p, int64_t row, int64_t column) {
   const float* x = p.x + row * p.ldx;
   const T* w = p.weight + column * p.depth;
-  Vec acc[R][C];
-  for (int r = 0; r < R; ++r) {
-    for (int c = 0; c < C; ++c) {
-      acc[r][c] = Vec(0.f);
-    }
-  }
+  Reg acc[R * C];
+  c10::ForcedUnroll<R * C>{}([&](auto i) { acc[i] = Vec(0.f); });
   int64_t k = 0;
   for (; k + kLanes <= p.depth; k += kLanes) {
-    Vec wk[C];
-    for (int c = 0; c < C; ++c) {
-      wk[c] = load(w + c * p.depth + k);
-    }
-    for (int r = 0; r < R; ++r) {
-      const Vec xk = load(x + r * p.ldx + k);
-      for (int c = 0; c < C; ++c) {
-        acc[r][c] = at::vec::fmadd(xk, wk[c], acc[r][c]);
-      }
-    }
+    Reg wk[C];
+    c10::ForcedUnroll<C>{}([&](auto c) { wk[c] = load(w + c * p.depth + k); });
+    c10::ForcedUnroll<R>{}([&](auto r) {
+      const Reg xk = load(x + r * p.ldx + k);
+      c10::ForcedUnroll<C>{}([&](auto c) {
+        acc[r * C + c] = fmadd(xk, wk[c], acc[r * C + c]);
+      });
+    });
   }
-  for (int c = 0; k < p.depth && c < C; ++c) {
-    const Vec wk = load_tail(w + c * p.depth + k, p.depth - k);
-    for (int r = 0; r < R; ++r) {
-      acc[r][c] = at::vec::fmadd(load(x + r * p.ldx + k), wk, acc[r][c]);
-    }
+  if (k < p.depth) {
+    c10::ForcedUnroll<C>{}([&](auto c) {
+      const Reg wk = load_tail(w + c * p.depth + k, p.depth - k);
+      c10::ForcedUnroll<R>{}([&](auto r) {
+        acc[r * C + c] = fmadd(load(x + r * p.ldx + k), wk, acc[r * C + c]);
+      });
+    });
   }
-  for (int r = 0; r < R; ++r) {
-    for (int c = 0; c < C; ++c) {
-      const float bias = p.bias == nullptr ? 0.f : p.bias[column + c];
-      p.out[(row + r) * p.num_columns + column + c] = static_cast<T>(sum_lanes(acc[r][c]) + bias);
-    }
-  }
+  c10::ForcedUnroll<R * C>{}([&](auto i) {
+    constexpr int r = i / C, c = i % C;
+    const float bias = p.bias == nullptr ? 0.f : p.bias[column + c];
+    p.out[(row + r) * p.num_columns + column + c] = static_cast<T>(sum_lanes(Vec(acc[i])) + bias);
+  });
 }
 
 // R rows, all columns of [begin, end): C at a time, then one at a time.

@@ -19,6 +19,20 @@ using Vec = at::vec::Vectorized<float>;
 
 constexpr int64_t kLanes = Vec::size();
 
+// An array of accumulators stays in registers only as the processor's own vector type: the compiler
+// keeps an array of Vec in memory.
+#if defined(CPU_CAPABILITY_AVX512)
+using Reg = __m512;
+#elif defined(CPU_CAPABILITY_AVX2)
+using Reg = __m256;
+#else
+using Reg = Vec;
+#endif
+
+inline Reg fmadd(const Reg& a, const Reg& b, const Reg& c) {
+  return at::vec::fmadd(Vec(a), Vec(b), Vec(c));
+}
+
 // Scratch rows are padded with zeros to whole vectors, so inner loops have no tail.
 inline int64_t padded(int64_t size) {
   return (size + kLanes - 1) / kLanes * kLanes;
