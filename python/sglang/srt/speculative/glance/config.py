@@ -197,7 +197,12 @@ def resolve(
     limit = max_nodes(block, topk)
     if budget is None:
         budget = block if topk == 1 else min(base.budget, limit)
-    if not 2 <= budget <= limit:
+    if budget < 2:
+        raise ValueError(
+            f"--speculative-num-draft-tokens: got {budget}, expected at least 2, the root and one "
+            "drafted token"
+        )
+    if budget > limit:
         raise ValueError(
             f"--speculative-num-draft-tokens: got {budget}, expected 2..{limit} "
             f"(a block of {block} with {topk} candidates an offset has {limit} nodes)"

@@ -26,15 +26,19 @@ SURFACE: dict[str, tuple[str, ...] | None] = {
         "spec_class",
     ),
     f"{_SPEC}.spec_registry:CustomSpecAlgo": None,
+    f"{_SPEC}.spec_registry:get_spec": ("name",),
     f"{_SRT}.plugins.hook_registry:HookRegistry.register": (
         "target",
         "hook",
         "hook_type",
         "source",
     ),
+    f"{_SRT}.plugins.hook_registry:HookType.AROUND": None,
     f"{_SRT}.server_args:add_draft_attention_backend_choices": None,
+    f"{_SRT}.arg_groups.choices:DRAFT_ATTENTION_BACKEND_CHOICES": None,
     f"{_SRT}.arg_groups.overrides:resolving_view": None,
     f"{_SRT}.runtime_context:get_spec": (),
+    f"{_SRT}.runtime_context:get_exec": (),
     f"{_SRT}.utils.hf_transformers_utils:get_config": None,
     # hooked functions
     f"{_SRT}.mem_cache.allocation:get_last_loc": (
@@ -132,6 +136,8 @@ SURFACE: dict[str, tuple[str, ...] | None] = {
     f"{_SRT}.mem_cache.kv_index_translator:KVIndexTranslator.plan": None,
     f"{_SRT}.mem_cache.kv_loc_plan:KVLocPlan.bind": ("batch", "reader", "cols"),
     f"{_SRT}.model_executor.forward_batch_info:ForwardBatch": None,
+    f"{_SRT}.model_executor.forward_batch_info:ForwardMode.TARGET_VERIFY": None,
+    f"{_SRT}.model_executor.forward_batch_info:CaptureHiddenMode.FULL": None,
     f"{_SRT}.layers.logits_processor:LogitsProcessor._compute_lm_head": (
         "hidden_states",
         "lm_head",
@@ -207,6 +213,11 @@ SURFACE: dict[str, tuple[str, ...] | None] = {
     f"{_SRT}.managers.utils:GenerationBatchResult": None,
     f"{_SRT}.mem_cache.memory_pool:KVWriteLoc": None,
     f"{_SRT}.layers.attention.verify_mask:VerifyMask": ("buffer", "mode", "max_bs", "is_read"),
+    # CUDA graphs
+    f"{_SRT}.model_executor.runner.decode_cuda_graph_runner:DecodeCudaGraphRunner.get_spec_info": (
+        "num_tokens",
+    ),
+    f"{_SRT}.model_executor.model_runner:ModelRunner._decode_cuda_graph_runner_cls": (),
     # targets
     f"{_SRT}.models.qwen3_vl:Qwen3LLMModel": None,
     f"{_SRT}.models.qwen2_5_vl:Qwen2_5_VLForConditionalGeneration": None,

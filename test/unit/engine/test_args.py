@@ -1,0 +1,162 @@
+"""What GLANCE refuses at start, flag by flag, and what it settles when a flag is absent."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from sglang.glance.assets import HEAD, READER
+from sglang.srt.speculative.glance.engine import args as start
+from sglang.srt.speculative.glance.engine.args import REQUIRED, TREE_BACKENDS, flag_of, settle
+
+
+def server_args(**changes) -> SimpleNamespace:
+    """ServerArgs' fields that GLANCE reads, at the host's defaults, on the shipped models."""
+    fields = {
+        **REQUIRED,
+        "device": "cpu",
+        "model_path": str(READER),
+        "revision": None,
+        "trust_remote_code": False,
+        "json_model_override_args": "{}",
+        "speculative_draft_model_path": str(HEAD),
+        "speculative_draft_model_revision": None,
+        "speculative_dflash_block_size": None,
+        "speculative_num_draft_tokens": None,
+        "speculative_eagle_topk": None,
+        "speculative_draft_attention_backend": None,
+        "attention_backend": "intel_amx",
+        "prefill_attention_backend": None,
+        "decode_attention_backend": None,
+        "max_running_requests": 8,
+        "enable_mixed_chunk": True,
+        "disable_overlap_schedule": False,
+    }
+    return SimpleNamespace(**{**fields, **changes})
+
+
+def settled(**changes) -> SimpleNamespace:
+    args = server_args(**changes)
+    settle(args)
+    return args
+
+
+def test_absent_flags_get_the_stated_defaults():
+    args = settled()
+    assert args.speculative_num_draft_tokens == 32
+    assert args.speculative_eagle_topk == 8
+    assert args.speculative_dflash_block_size == 16
+    assert args.speculative_draft_attention_backend == "intel_amx"
+    assert args.enable_mixed_chunk is False
+    assert settled(max_running_requests=None).max_running_requests == 48
+
+
+def test_given_flags_are_kept():
+    args = settled(
+        speculative_num_draft_tokens=12, speculative_eagle_topk=1, speculative_dflash_block_size=12
+    )
+    assert args.speculative_num_draft_tokens == 12
+    assert args.speculative_eagle_topk == 1
+    assert args.speculative_dflash_block_size == 12
+
+
+def test_a_cpu_server_without_a_backend_gets_the_one_that_reads_the_mask():
+    assert settled(attention_backend=None).attention_backend == "intel_amx"
+
+
+def test_cpu_schedules_without_overlap():
+    assert settled().disable_overlap_schedule is True
+
+
+OTHER_VALUES = {
+    "disaggregation_mode": "decode",
+    "lora_paths": ["adapter=/somewhere"],
+    "speculative_draft_window_size": 512,
+    "speculative_num_steps": 3,
+    "speculative_accept_threshold_single": 0.9,
+    "speculative_accept_threshold_acc": 0.9,
+}
+
+
+@pytest.mark.parametrize("field", sorted(REQUIRED))
+def test_every_required_field_is_refused_by_its_flag(field):
+    plain = REQUIRED[field]
+    other = OTHER_VALUES.get(field, True if plain is False else 2)
+    with pytest.raises(ValueError, match=f"{flag_of(field)}={other!r}".replace("[", r"\[")):
+        settled(**{field: other})
+
+
+def test_a_switch_nobody_set_is_not_refused():
+    settled(enable_lora=None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "flag"),
+    [
+        ({"device": "xpu"}, "--device"),
+        ({"device": "npu:0"}, "--device"),
+        ({"speculative_draft_model_path": None}, "--speculative-draft-model-path"),
+        ({"attention_backend": "torch_native"}, "--attention-backend"),
+        ({"attention_backend": "triton"}, "--attention-backend"),  # on this device
+        ({"prefill_attention_backend": "flex_attention"}, "--prefill-attention-backend"),
+        ({"decode_attention_backend": "torch_native"}, "--decode-attention-backend"),
+        (
+            {"speculative_draft_attention_backend": "flashinfer"},
+            "--speculative-draft-attention-backend",
+        ),
+        (
+            {"device": "cuda", "attention_backend": "trtllm_mha"},
+            "--attention-backend",
+        ),
+        ({"speculative_num_draft_tokens": 1}, "--speculative-num-draft-tokens"),
+        ({"speculative_dflash_block_size": 32}, "--speculative-dflash-block-size"),
+        ({"speculative_eagle_topk": 513}, "--speculative-eagle-topk"),  # of 512 tokens
+    ],
+)
+def test_refusals_name_the_flag(changes, flag):
+    with pytest.raises(ValueError, match=flag) as refusal:
+        settled(**changes)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("backend", TREE_BACKENDS["cuda"])
+def test_gpu_backends_that_read_a_tree_mask_are_accepted(backend):
+    args = settled(device="cuda:0", attention_backend=backend)
+    assert args.speculative_draft_attention_backend == backend
+    assert args.disable_overlap_schedule is False
+
+
+def test_other_targets_are_refused(monkeypatch):
+    target = SimpleNamespace(architectures=["Qwen3VLMoeForConditionalGeneration"])
+    monkeypatch.setattr(start, "_draft_and_target", lambda args: ({}, target))
+    with pytest.raises(ValueError, match=r"--model-path=\['Qwen3VLMoe"):
+        settled()
+
+
+@pytest.fixture
+def head(tmp_path):
+    """A head directory with the shipped config, to be changed."""
+
+    def write(**changes):
+        config = json.loads((HEAD / "config.json").read_text())
+        config["dflash_config"].update(changes)
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        return str(tmp_path)
+
+    return write
+
+
+def test_a_fault_in_the_heads_config_stops_the_start(head):
+    with pytest.raises(ValueError, match=r"target_layer_ids: got \[0, 5\].*\[0, 4\]"):
+        settled(speculative_draft_model_path=head(target_layer_ids=[0, 5]))
+
+
+def test_a_folder_without_config_is_named(tmp_path):
+    with pytest.raises(ValueError, match=f"no config.json in {tmp_path}"):
+        settled(speculative_draft_model_path=str(tmp_path))
+
+
+def test_a_head_that_rewrites_the_targets_embedding_is_refused(head, tmp_path):
+    path = head()
+    (tmp_path / "mask_embedding.pt").write_bytes(b"")
+    with pytest.raises(ValueError, match="mask_embedding.pt"):
+        settled(speculative_draft_model_path=path)

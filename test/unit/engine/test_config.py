@@ -1,0 +1,181 @@
+"""What a head's ``config.json`` and the flags may say, and the field or flag each refusal names."""
+
+import copy
+
+import pytest
+from sglang.srt.speculative.glance.config import (
+    DEFAULT_BUDGET,
+    DEFAULT_TOPK,
+    GlanceConfig,
+    HeadConfigError,
+    parse_head,
+    resolve,
+)
+
+TARGET = {"num_hidden_layers": 36, "hidden_size": 2560, "vocab_size": 151936}
+# The layout of public DFlash heads: two keys in `dflash_config`, the rest at the top level.
+HEAD = {
+    "architectures": ["DFlashDraftModel"],
+    "block_size": 16,
+    "dflash_config": {"mask_token_id": 151669, "target_layer_ids": [1, 9, 17, 25, 33]},
+    "num_target_layers": 36,
+    "num_hidden_layers": 5,
+    "hidden_size": 2560,
+    "intermediate_size": 9728,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "rope_theta": 1000000,
+    "rope_scaling": None,
+    "tie_word_embeddings": True,
+    "vocab_size": 151936,
+    "layer_types": ["full_attention"] * 5,
+}
+ABSENT = object()
+
+
+def head(**changes):
+    """HEAD with top-level fields changed, or dropped where the value is ABSENT."""
+    out = {**copy.deepcopy(HEAD), **changes}
+    return {name: value for name, value in out.items() if value is not ABSENT}
+
+
+def dflash(**changes):
+    fields = {**HEAD["dflash_config"], **changes}
+    return head(dflash_config={k: v for k, v in fields.items() if v is not ABSENT})
+
+
+def parsed() -> GlanceConfig:
+    return parse_head(HEAD, TARGET)
+
+
+def test_public_layout_parses():
+    assert parsed() == GlanceConfig(
+        block=16,
+        budget=DEFAULT_BUDGET,
+        topk=DEFAULT_TOPK,
+        taps=(1, 9, 17, 25, 33),
+        mask_token_id=151669,
+    )
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        head(tie_word_embeddings=False),
+        head(tie_word_embeddings=ABSENT),
+        head(num_attention_heads=16, num_key_value_heads=16),  # no grouping
+        head(num_attention_heads=28, num_key_value_heads=4),
+        head(num_attention_heads=32, num_key_value_heads=1),  # one shared K/V head
+        head(vocab_size=ABSENT),
+        head(num_target_layers=ABSENT),
+        head(layer_types=ABSENT),
+        head(rope_scaling={"rope_type": "yarn", "factor": 4.0}),
+        head(rope_scaling=ABSENT, rope_parameters={"rope_type": "default", "rope_theta": 1e6}),
+        head(block_size=ABSENT, dflash_config={**HEAD["dflash_config"], "block_size": 16}),
+        dflash(mask_token="<|mask|>", num_target_layers=36),
+        dflash(output_multiplier=1.0, shift_label=False, conv_kernel_size=None),
+        head(glance_config={}),
+    ],
+    ids=lambda layout: "",
+)
+def test_other_layouts_mean_the_same(layout):
+    assert parse_head(layout, TARGET) == parsed()
+
+
+@pytest.mark.parametrize(
+    ("layout", "field"),
+    [
+        (head(dflash_config=ABSENT), "dflash_config"),
+        (head(dflash_config=[1, 2]), "dflash_config"),
+        (head(block_size=ABSENT), "block_size"),
+        (head(block_size=1), "block_size"),
+        (head(block_size="16"), "block_size"),
+        (head(block_size=True), "block_size"),
+        (dflash(mask_token_id=ABSENT), "mask_token_id"),
+        (dflash(mask_token_id=ABSENT, mask_token="<|mask|>"), "mask_token_id"),
+        (dflash(mask_token_id=-1), "mask_token_id"),
+        (dflash(mask_token_id=151936), "mask_token_id"),
+        (dflash(target_layer_ids=ABSENT), "target_layer_ids"),
+        (dflash(target_layer_ids=[]), "target_layer_ids"),
+        (dflash(target_layer_ids=[1, 1, 3]), "target_layer_ids"),
+        (dflash(target_layer_ids=[3, 1]), "target_layer_ids"),
+        (dflash(target_layer_ids=[-1, 3]), "target_layer_ids"),
+        (dflash(target_layer_ids=[1, 35]), "target_layer_ids"),  # the last layer is never captured
+        (dflash(target_layer_ids=[1, 36]), "target_layer_ids"),
+        (dflash(target_layer_ids=[1, 2.0]), "target_layer_ids"),
+        (dflash(target_layer_ids="1,2"), "target_layer_ids"),
+        (head(num_target_layers=28), "num_target_layers"),
+        (head(hidden_size=2048), "hidden_size"),
+        (head(hidden_size=ABSENT), "hidden_size"),
+        (head(vocab_size=32000), "vocab_size"),
+        (head(num_hidden_layers=0), "num_hidden_layers"),
+        (head(num_attention_heads=ABSENT), "num_attention_heads"),
+        (head(num_key_value_heads=None), "num_key_value_heads"),
+        (head(num_key_value_heads=7), "num_key_value_heads"),
+        (head(rope_scaling={"mrope_section": [24, 20, 20]}), "rope_scaling"),
+        (head(rope_parameters={"mrope_section": [24, 20, 20]}), "rope_parameters"),
+        (head(layer_types=["sliding_attention"] * 5), "layer_types"),
+        (head(layer_types=["full_attention"] * 4), "layer_types"),
+        (dflash(taps=[1, 2]), "taps"),
+        (dflash(projector_type="mlp"), "projector_type"),
+        (dflash(output_multiplier=0.5), "output_multiplier"),
+        (dflash(attention_sink_bias=True), "attention_sink_bias"),
+        (dflash(shift_label=1), "shift_label"),
+        (head(conv_kernel_size=3), "conv_kernel_size"),
+        (head(glance_config={"temperature": 1}), "glance_config"),
+        (head(glance_config=[1]), "glance_config"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_impossible_field_is_named(layout, field):
+    with pytest.raises(HeadConfigError) as refusal:
+        parse_head(layout, TARGET)
+    line = str(refusal.value)
+    assert field in line and "\n" not in line
+
+
+def test_flags_override_and_defaults_stay():
+    assert resolve(parsed(), block=None, budget=None, topk=None) == parsed()
+    config = resolve(parsed(), block=8, budget=20, topk=4)
+    assert (config.block, config.budget, config.topk) == (8, 20, 4)
+
+
+@pytest.mark.parametrize("budget", [2, 15, 16, 17, 31, 32, 33, 63, 64, 65])
+def test_budget_below_at_and_above_the_block(budget):
+    config = resolve(parsed(), block=None, budget=budget, topk=None)
+    assert config.budget == budget
+    assert config.window == max(16, budget)
+    assert config.max_depth == min(16, budget) - 1
+
+
+def test_chain_is_as_long_as_the_block():
+    config = resolve(parsed(), block=None, budget=None, topk=1)
+    assert (config.budget, config.max_depth) == (16, 15)
+    assert resolve(parsed(), block=None, budget=9, topk=1).max_depth == 8
+
+
+def test_default_budget_fits_a_small_block():
+    assert resolve(parsed(), block=2, budget=None, topk=8).budget == 9
+
+
+@pytest.mark.parametrize(
+    ("flags", "name"),
+    [
+        ({"budget": 0}, "--speculative-num-draft-tokens"),
+        ({"budget": 1}, "--speculative-num-draft-tokens"),
+        ({"budget": -3}, "--speculative-num-draft-tokens"),
+        ({"budget": 17, "topk": 1}, "--speculative-num-draft-tokens"),
+        ({"budget": 10, "block": 2}, "--speculative-num-draft-tokens"),
+        ({"topk": 0}, "--speculative-eagle-topk"),
+        ({"topk": -1}, "--speculative-eagle-topk"),
+        ({"topk": 100_000}, "--speculative-eagle-topk"),
+        ({"budget": 70_000}, "--speculative-num-draft-tokens"),
+        ({"block": 1}, "--speculative-dflash-block-size"),
+        ({"block": 17}, "--speculative-dflash-block-size"),
+    ],
+)
+def test_impossible_flag_is_named(flags, name):
+    with pytest.raises(ValueError) as refusal:
+        resolve(parsed(), **{"block": None, "budget": None, "topk": None, **flags})
+    assert name in str(refusal.value) and "\n" not in str(refusal.value)

@@ -1,0 +1,98 @@
+"""The table of the host's surface: true of the installed wheel, and complete."""
+
+import ast
+import importlib
+from pathlib import Path
+
+import pytest
+from sglang.srt.speculative.glance.engine import seams
+
+ENGINE = Path(seams.__file__).parent
+OURS = "sglang.srt.speculative.glance"
+
+
+def test_every_row_is_true_of_the_installed_host():
+    assert [row for row in seams.rows() if not row.ok] == []
+    assert seams.host_version() in seams.TESTED
+
+
+def imported_symbols() -> set[str]:
+    """``module:name`` for every name of SGLang that a file of engine/ imports."""
+    trees = [ast.parse(path.read_text()) for path in ENGINE.glob("*.py")]
+    return {
+        f"{node.module}:{alias.name}"
+        for tree in trees
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if node.module.startswith("sglang.") and not node.module.startswith(OURS)
+    }
+
+
+def rows_of(symbol: str) -> bool:
+    return any(row == symbol or row.startswith(f"{symbol}.") for row in seams.SURFACE)
+
+
+# Read by the doctor alone, which reports what is missing.
+DOCTOR_ONLY = {
+    "sglang.srt.arg_groups.choices:ATTENTION_BACKEND_CHOICES",
+    "sglang.srt.plugins:load_plugins",
+    "sglang.srt.utils.common:cpu_has_amx_support",
+}
+
+
+def test_every_imported_symbol_has_a_row():
+    symbols = imported_symbols() - DOCTOR_ONLY
+    assert len(symbols) > 25
+    assert {symbol for symbol in symbols if not rows_of(symbol)} == set()
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("worker", "GlanceWorker"),
+        ("inputs", "GlanceDraftInput"),
+        ("graphs", "GlanceVerifyGraphRunner"),
+    ],
+)
+def test_every_overridden_method_has_a_row(module, name):
+    ours = getattr(importlib.import_module(f"{OURS}.engine.{module}"), name)
+    parent = ours.__base__
+    overridden = {
+        method
+        for method, value in vars(ours).items()
+        if callable(value) and hasattr(parent, method) and not hasattr(object, method)
+    }
+    assert overridden
+    where = f"{parent.__module__}:{parent.__qualname__}"
+    assert {m for m in overridden if f"{where}.{m}" not in seams.SURFACE} == set()
+
+
+def test_every_hooked_function_has_a_row():
+    from sglang.srt.speculative.glance.engine.adjustments import ADJUSTMENTS
+
+    for row in ADJUSTMENTS:
+        module, _, name = row.target.rpartition(".")
+        assert f"{module}:{name}" in seams.SURFACE
+        assert row.reason and row.until
+
+
+@pytest.mark.parametrize(
+    ("symbol", "expected", "found"),
+    [
+        ("json:dumps", ("obj",), "(obj, skipkeys"),
+        ("json:nothing", None, "AttributeError"),
+        ("json.nothing:at_all", None, "ModuleNotFoundError"),
+        ("math:pi", ("x",), "TypeError"),
+    ],
+)
+def test_what_does_not_match_is_reported(symbol, expected, found):
+    row = seams.check(symbol, expected)
+    assert not row.ok and found in row.found
+
+
+def test_order_of_parameters_counts():
+    assert seams.check("json:loads", None).ok
+    names = tuple(seams.check("json:loads", ()).found.strip("()").split(", "))
+    assert seams.check("json:loads", names).ok
+    assert not seams.check("json:loads", names[::-1]).ok
