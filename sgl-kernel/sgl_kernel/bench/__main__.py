@@ -46,8 +46,7 @@ def measure(variant: str, level: str, model_path: Path, vocab_size: int) -> dict
     done = subprocess.run(
         command,
         env={**os.environ, "SGLANG_USE_CPU_ENGINE": "1", **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
         check=False,
     )
@@ -69,8 +68,8 @@ def table(results: dict[str, dict]) -> str:
         lines.append(f"  {level}: {meaning}")
     lines += [f"  {name}: {meaning}" for name, (_, _, meaning) in VARIANTS.items()]
     lines.append(
-        f"  bf16, batch 1, {PROMPT_TOKENS} prompt tokens, {STEPS} steps a repeat, {REPEATS} repeats;"
-        " cpu: processor time, best repeat; vs cpp: ratio of the best"
+        f"  bf16, batch 1, {PROMPT_TOKENS} prompt tokens, {REPEATS} repeats of {STEPS} steps; cpu: "
+        "processor time of the best repeat; vs cpp: ratio of the best"
     )
     return "\n".join(lines)
 

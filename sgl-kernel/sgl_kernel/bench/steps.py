@@ -14,7 +14,7 @@ REPEATS = 7
 
 
 class Clock:
-    """Milliseconds a step, on the wall and of processor time (which a busy machine adds less to)."""
+    """Milliseconds a step, on the wall and of processor time (a busy machine adds less to it)."""
 
     def __init__(self) -> None:
         self.laps: dict[str, list[float]] = {"wall_ms": [], "cpu_ms": []}

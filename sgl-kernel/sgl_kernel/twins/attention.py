@@ -1,6 +1,7 @@
 """Attention over the paged cache and over packed sequences.
 
-T query rows, H query heads, KH KV heads, D head size, Dv value size; cache buffers are [slots, KH, D].
+T query rows, H query heads, KH KV heads, D head size, Dv value size; cache buffers are
+[slots, KH, D].
 """
 
 import torch

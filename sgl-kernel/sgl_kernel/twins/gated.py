@@ -1,7 +1,7 @@
 """Ops that no dense Qwen-VL reaches.
 
-SGLang looks them up while it imports Qwen3.5's modules; if one were missing, that import error would
-be swallowed and start-up would end with "No processor registered". They have no C++ version.
+SGLang looks them up while it imports Qwen3.5's modules; if one were missing, that import error
+would be swallowed and start-up would end with "No processor registered". They have no C++ version.
 """
 
 import torch

@@ -1,6 +1,13 @@
+"""Compares the C++ ops on one thread from a known seed; lets the tests import paged."""
+
+import sys
+from pathlib import Path
+
 import pytest
 import sgl_kernel
 import torch
+
+sys.path.append(str(Path(__file__).parent))
 
 
 @pytest.fixture(autouse=True)
