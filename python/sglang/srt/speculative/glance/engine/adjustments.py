@@ -23,7 +23,9 @@ class Adjustment(NamedTuple):
 
 
 def last_slots(
-    original: Callable, req_to_token: torch.Tensor, req_pool_indices: torch.Tensor,
+    original: Callable,
+    req_to_token: torch.Tensor,
+    req_pool_indices: torch.Tensor,
     prefix_lens: torch.Tensor,
 ) -> torch.Tensor:
     """Slot of each request's last cached token, -1 for an empty prefix. ``[bs] int64``."""
@@ -34,7 +36,10 @@ def last_slots(
 
 
 def dummy_input_width(
-    original: Callable, spec_algorithm: Any, custom_mask: Any, num_tokens_per_req: int,
+    original: Callable,
+    spec_algorithm: Any,
+    custom_mask: Any,
+    num_tokens_per_req: int,
     is_draft_worker: bool,
 ) -> Any:
     """The shape-only verify input of warm-up runs, at the runner's own width."""
@@ -52,21 +57,53 @@ def refuse_request(original: Callable, req: Any, enable_overlap: bool) -> str | 
     return original(req, enable_overlap)
 
 
+def stop_in_order(original: Callable, req: Any, new_accepted_len: int = 1) -> None:
+    """End a request at the first token of its accepted run that ends it, as plain decoding would.
+
+    The host looks at the whole run at once, stop strings before EOS, and takes the first string of
+    the request's list that occurs anywhere in it, even behind an earlier stop.
+    """
+    params = req.sampling_params
+    settled = req.finished() or req.to_finish
+    if settled or new_accepted_len < 2 or not (params.stop_strs or params.stop_regex_strs):
+        return original(req, new_accepted_len)
+    run, grammar = req.output_ids, req.grammar
+    for end in range(len(run) - new_accepted_len + 1, len(run) + 1):
+        req.output_ids = run[:end]
+        req.grammar = grammar if end == len(run) else None  # it has read the whole run already
+        original(req, 1)
+        if req.finished():
+            break
+    run[:end] = req.output_ids  # the host replaces an id outside the vocabulary
+    req.output_ids, req.grammar = run, grammar
+    if req.finished() and req.finished_len is None:
+        req.finished_len = end
+
+
 ADJUSTMENTS = (
     Adjustment(
-        "sglang.srt.mem_cache.allocation.get_last_loc", last_slots,
+        "sglang.srt.mem_cache.allocation.get_last_loc",
+        last_slots,
         "page sizes above 1 launch a Triton kernel on a CPU",
         "upstream dispatches on the device there",
     ),
     Adjustment(
-        "sglang.srt.speculative.spec_info.create_dummy_verify_input", dummy_input_width,
+        "sglang.srt.speculative.spec_info.create_dummy_verify_input",
+        dummy_input_width,
         "warm-up runs take the tree's width for the draft runner too",
         "upstream uses the num_tokens_per_req argument for the DFLASH family",
     ),
     Adjustment(
-        "sglang.srt.speculative.dflash_utils.validate_dflash_request", refuse_request,
+        "sglang.srt.speculative.dflash_utils.validate_dflash_request",
+        refuse_request,
         "tapped states occupy the hidden-states output, so a request for it must be refused",
         "upstream separates the two",
+    ),
+    Adjustment(
+        "sglang.srt.managers.schedule_batch.Req.update_finish_state",
+        stop_in_order,
+        "of several stops in one accepted run the host may take a later one",
+        "upstream takes the earliest stop of a run",
     ),
 )
 

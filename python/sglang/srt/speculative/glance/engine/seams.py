@@ -211,6 +211,7 @@ SURFACE: dict[str, tuple[str, ...] | None] = {
         "chain_stride",
     ),
     f"{_SRT}.managers.utils:GenerationBatchResult": None,
+    f"{_SRT}.managers.schedule_batch:Req.update_finish_state": ("new_accepted_len",),
     f"{_SRT}.mem_cache.memory_pool:KVWriteLoc": None,
     f"{_SRT}.layers.attention.verify_mask:VerifyMask": ("buffer", "mode", "max_bs", "is_read"),
     # CUDA graphs

@@ -1,0 +1,84 @@
+"""An accepted run ends a request where plain decoding, token by token, would have."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sglang.srt.managers.schedule_batch import Req
+from sglang.srt.sampling.sampling_params import SamplingParams
+from sglang.srt.speculative.glance.engine.adjustments import stop_in_order
+
+EOS = 9
+
+
+class Letters:
+    """A tokenizer of ten ids, one letter each."""
+
+    eos_token_id = EOS
+    additional_stop_token_ids = None
+
+    def decode(self, ids) -> str:
+        return "".join("abcdefghi$"[i] for i in ids)
+
+    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+        return ["abcdefghi$".index(c) for c in text]
+
+
+def request(stops: list[str], limit: int) -> Req:
+    params = SamplingParams(stop=stops, max_new_tokens=limit)
+    params.normalize(Letters())
+    req = Req("r", "", [0], params, eos_token_ids={EOS}, vocab_size=10)
+    req.tokenizer = Letters()
+    return req
+
+
+def ended(req: Req) -> tuple:
+    """What a client sees: how it ended, after which tokens."""
+    if not req.finished():
+        return None, list(req.output_ids)
+    return req.finished_reason.to_json(), list(req.output_ids)[: req.finished_len]
+
+
+def run_plain(ids: list[int], stops: list[str], limit: int) -> tuple:
+    req = request(stops, limit)
+    for token in ids:
+        req.output_ids.append(token)
+        req.update_finish_state()
+        if req.finished():
+            break
+    return ended(req)
+
+
+def run_accepted(ids: list[int], cuts: list[int], stops: list[str], limit: int) -> tuple:
+    req = request(stops, limit)
+    for start, end in zip([0, *cuts], [*cuts, len(ids)]):
+        req.output_ids.extend(ids[start:end])
+        stop_in_order(Req.update_finish_state, req, end - start)
+        if req.finished():
+            break
+    return ended(req)
+
+
+@given(
+    ids=st.lists(st.integers(0, 9), min_size=1, max_size=14),
+    cut=st.integers(0, 14),
+    stops=st.lists(st.text("abcdefghi", min_size=1, max_size=3), min_size=1, max_size=3),
+    limit=st.integers(1, 14),
+)
+def test_a_run_ends_where_plain_decoding_ends(ids, cut, stops, limit):
+    cuts = [cut] if cut < len(ids) else []
+    assert run_accepted(ids, cuts, stops, limit) == run_plain(ids, stops, limit)
+
+
+@pytest.mark.parametrize(
+    ("ids", "stops", "kept"),
+    [
+        ([0, 1, 2, 3], ["d", "b"], 2),  # the later stop is listed first
+        ([0, EOS, 2, 3], ["d"], 2),  # a stop string behind the end of the text
+        ([0, 1, 2, 3], ["ad"], 4),
+    ],
+)
+def test_the_earliest_stop_counts(ids, stops, kept):
+    _, output = run_accepted(ids, [], stops, 8)
+    assert output == ids[:kept]
