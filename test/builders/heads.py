@@ -56,7 +56,7 @@ def constant_head(like: Path, target: Path, out: Path, wanted: Sequence[int]) ->
 
 
 def _direction(embedding: torch.Tensor, wanted: Sequence[int]) -> torch.Tensor:
-    """``[H] float64``: scores at least m on the rows ``wanted``, at most -m elsewhere, m largest."""
+    """``[H] float64``: at least m on the rows ``wanted``, at most -m elsewhere, m largest."""
     num_rows, size = embedding.shape
     signs = -torch.ones(num_rows, dtype=torch.float64)
     signs[list(wanted)] = 1

@@ -19,8 +19,20 @@ FLAGS = ("--enable-metrics", "--decode-log-interval", "1")
 STRICT = {"SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1", "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1"}
 
 __all__ = [
-    "GLANCE", "HEAD", "PICTURES", "READER", "Answer", "Plain", "Rounds", "Server",
-    "assert_identical", "assert_no_slot_lost", "chat", "glance_flags", "picture_prompts", "start",
+    "GLANCE",
+    "HEAD",
+    "PICTURES",
+    "READER",
+    "Answer",
+    "Plain",
+    "Rounds",
+    "Server",
+    "assert_identical",
+    "assert_no_slot_lost",
+    "chat",
+    "glance_flags",
+    "picture_prompts",
+    "start",
     "tokens_per_round",
 ]
 

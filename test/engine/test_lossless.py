@@ -19,7 +19,6 @@ from harness import (
     assert_no_slot_lost,
     glance_flags,
     start,
-    tokens_per_round,
 )
 
 NUM_TOKENS = 64

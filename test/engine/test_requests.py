@@ -116,13 +116,13 @@ def test_streamed_stop_string_does_not_leak(
 
 def abort_after(server: Server, request: dict, rid: str, num_chunks: int) -> Answer:
     """Stream ``request`` and abort it once ``num_chunks`` messages have come. Its last message."""
-    last = None
+    messages = []
     stream = server.stream({**request, "extra": {"rid": rid}}, **{**LENGTH, "max_new_tokens": 400})
-    for number, last in enumerate(stream, start=1):
-        if number == num_chunks:
+    for message in stream:
+        messages.append(message)
+        if len(messages) == num_chunks:
             server.session.post(f"{server.url}/abort_request", json={"rid": rid}, timeout=60)
-    assert last is not None
-    return last
+    return messages[-1]
 
 
 @pytest.mark.parametrize("num_chunks", [1, 2, 3, 5])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from harness import (
@@ -44,7 +43,9 @@ def test_no_slot_is_lost(small_pool: Server) -> None:
     assert_no_slot_lost(small_pool)
 
 
-def test_request_larger_than_the_pool(small_pool: Server, plain: Plain, prompts: list[dict]) -> None:
+def test_request_larger_than_the_pool(
+    small_pool: Server, plain: Plain, prompts: list[dict]
+) -> None:
     """Refused or cut, with the server alive and right afterwards."""
     body = {"text": "word " * 1500, "sampling_params": {"max_new_tokens": 4}}
     reply = small_pool.session.post(f"{small_pool.url}/generate", json=body, timeout=60)

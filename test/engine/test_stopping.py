@@ -102,15 +102,11 @@ def test_one_token_is_never_verified(glance: Server, rounds: Rounds, document: d
     assert rounds.new() == []
 
 
-def test_limits_and_stops_in_one_batch(
-    questions: list[dict], glance: Server, plain: Plain
-) -> None:
+def test_limits_and_stops_in_one_batch(questions: list[dict], glance: Server, plain: Plain) -> None:
     requests = questions[:6]
     for limit in (5, 17, 33):
         answers = glance.generate_all(requests, parallel=6, max_new_tokens=limit, stop=["1", "\n"])
-        assert_identical(
-            answers, plain.answers(requests, max_new_tokens=limit, stop=["1", "\n"])
-        )
+        assert_identical(answers, plain.answers(requests, max_new_tokens=limit, stop=["1", "\n"]))
 
 
 def test_no_slot_is_lost(glance: Server) -> None:

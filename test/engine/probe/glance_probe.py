@@ -13,7 +13,9 @@ from typing import Any
 
 import torch
 
-_GLANCE = "sglang.srt.speculative.glance.engine"
+_SRT = "sglang.srt"
+_GLANCE = f"{_SRT}.speculative.glance.engine"
+_FORWARD = f"{_SRT}.model_executor.forward_batch_info.ForwardBatch"
 _batch: list[Any] = [None]  # the batch of the pass that is running
 
 
@@ -53,7 +55,9 @@ def _head_slots(
     original(draft_model, pool, context, positions, slots)
 
 
-def _verify_positions(original: Callable, forward: Any, runner: Any, batch: Any, *args: Any) -> None:
+def _verify_positions(
+    original: Callable, forward: Any, runner: Any, batch: Any, *args: Any
+) -> None:
     original(forward, runner, batch, *args)
     inputs = batch.multimodal_inputs
     _record(
@@ -69,9 +73,8 @@ HOOKS = {
     f"{_GLANCE}.worker.GlanceWorker.forward_batch_generation": _keep_batch,
     f"{_GLANCE}.draft.BlockDrafter.propose": _last_is_best,
     f"{_GLANCE}.commit.write_head_kv": _head_slots,
-    "sglang.srt.layers.vocab_parallel_embedding.VocabParallelEmbedding.forward": _embedded_ids,
-    "sglang.srt.model_executor.forward_batch_info.ForwardBatch.compute_spec_mrope_positions":
-        _verify_positions,
+    f"{_SRT}.layers.vocab_parallel_embedding.VocabParallelEmbedding.forward": _embedded_ids,
+    f"{_FORWARD}.compute_spec_mrope_positions": _verify_positions,
 }
 
 
