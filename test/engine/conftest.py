@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from builders.prompts import exactness_prompts
+from builders.qwen25vl import random_qwen25vl
 from harness import PICTURES, READER, Plain, Rounds, Server, glance_flags, picture_prompts, start
 
 
@@ -52,3 +53,17 @@ def prompts() -> list[dict]:
 def questions() -> list[dict]:
     """The shipped pictures with the questions the reader was trained to answer."""
     return picture_prompts(PICTURES)
+
+
+@pytest.fixture(scope="session")
+def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random Qwen2.5-VL that takes the reader's prompts."""
+    return random_qwen25vl(READER, tmp_path_factory.mktemp("qwen25vl") / "model")
+
+
+@pytest.fixture(scope="session")
+def plain_qwen(logs: Path, qwen: Path) -> Iterator[Plain]:
+    """That model without speculation, float32."""
+    with contextlib.ExitStack() as stack:
+        flags = ("--dtype", "float32")
+        yield Plain(lambda: stack.enter_context(start(qwen, logs / "plain-qwen.log", *flags)))

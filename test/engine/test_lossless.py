@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from builders.heads import constant_head, random_head
+from builders.heads import config_of, constant_head, random_head
 from harness import (
     HEAD,
     READER,
@@ -32,7 +32,7 @@ class Case:
     flags: dict[str, int] = field(default_factory=dict)
     head: str = "shipped"
     num_prompts: int = 42
-    marks: tuple = ()
+    slow: bool = False
 
 
 CASES = {
@@ -44,8 +44,8 @@ CASES = {
     "random-head-budget31": Case({"budget": 31}, head="random"),
     "wrong-head-budget15": Case({"budget": 15}, head="wrong"),
     "block8-budget17": Case({"block": 8, "budget": 17, "topk": 4}, num_prompts=18),
-    "budget2": Case({"budget": 2}, num_prompts=6),
-    "budget65-page16-chunk48": Case({"budget": 65, "page": 16, "chunk": 48}, num_prompts=18),
+    "budget2": Case({"budget": 2}, num_prompts=6, slow=True),
+    "budget65-page16-chunk48": Case({"budget": 65, "page": 16, "chunk": 48}, slow=True),
 }
 
 
@@ -62,9 +62,9 @@ class Run:
 
 def head_of(case: Case, folder: Path) -> Path:
     if case.head == "random":
-        return random_head(HEAD, folder / "random-head")
+        return random_head(config_of(HEAD), folder / "random-head")
     if case.head == "wrong":
-        return constant_head(HEAD, READER, folder / "wrong-head", NEVER_WANTED)
+        return constant_head(config_of(HEAD), READER, folder / "wrong-head", NEVER_WANTED)
     return HEAD
 
 
@@ -76,7 +76,13 @@ def run_case(case: Case, server: Server, prompts: list[dict]) -> Run:
     return Run(case, server, requests, fresh, cached)
 
 
-@pytest.fixture(scope="module", params=CASES.values(), ids=CASES)
+PARAMS = [
+    pytest.param(case, id=name, marks=[pytest.mark.slow] if case.slow else [])
+    for name, case in CASES.items()
+]
+
+
+@pytest.fixture(scope="module", params=PARAMS)
 def run(
     request: pytest.FixtureRequest, prompts: list[dict], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Run]:

@@ -18,7 +18,13 @@ from harness import (
 LENGTH = {"max_new_tokens": 160, "ignore_eos": True}
 
 
-@pytest.fixture(scope="module", params=[1, 16], ids=["page1", "page16"])
+PAGES = [
+    pytest.param(1, id="page1"),
+    pytest.param(16, id="page16", marks=pytest.mark.slow),
+]
+
+
+@pytest.fixture(scope="module", params=PAGES)
 def small_pool(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:

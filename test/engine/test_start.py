@@ -25,10 +25,13 @@ def test_overlap_is_off_on_a_cpu(glance: Server) -> None:
 @pytest.mark.parametrize(
     ("field", "changes"),
     [
-        ("target_layer_ids", {"target_layer_ids": [0, 1, 2, 3, 5]}),
-        ("mask_token_id", {"mask_token_id": None}),
+        pytest.param(
+            "target_layer_ids", {"target_layer_ids": [0, 1, 2, 3, 5]}, id="tap-of-the-last-layer"
+        ),
+        pytest.param(
+            "mask_token_id", {"mask_token_id": None}, id="no-mask-token", marks=pytest.mark.slow
+        ),
     ],
-    ids=["tap-of-the-last-layer", "no-mask-token"],
 )
 def test_broken_head_ends_the_start_naming_the_field(
     tmp_path: Path, field: str, changes: dict
