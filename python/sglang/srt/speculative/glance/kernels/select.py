@@ -22,11 +22,16 @@ class Ops:
 
 
 def ops_for(device: torch.device) -> Ops:
-    """Triton kernels on a CUDA device, plain torch elsewhere (where Triton may be missing)."""
+    """Triton kernels on a CUDA device; on a CPU the C++ ops of `sgl_kernel`, else plain torch."""
+    from sglang.srt.speculative.glance.kernels import cpu
+
     if device.type == "cuda":
         from sglang.srt.speculative.glance.kernels import accept, masks, tree
     else:
         from sglang.srt.speculative.glance.core import accept, masks, tree
+
+        if cpu.available():
+            accept = tree = cpu
     return Ops(
         tree.build_tree,
         tree.ancestor_mask,
