@@ -41,8 +41,8 @@ class BlockDrafter:
         self.embed = model.get_input_embeddings()
         self.lm_head = model.lm_head
         self.logits_processor = model.logits_processor
-        # The host's eager path casts `input_embeds` to bfloat16, whatever the model's dtype: the head
-        # embeds its own ids instead. A closure, so that no module is registered twice.
+        # The host's eager path casts `input_embeds` to bfloat16, whatever the model's dtype: the
+        # head embeds its own ids instead. A closure, so that no module is registered twice.
         draft_runner.model.forward_embed = lambda ids: self.embed(ids)
         self.graph_marginals: Any = None  # set when the draft pass is captured
         self.block_input = GlanceBlockInput(

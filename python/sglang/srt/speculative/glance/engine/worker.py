@@ -87,7 +87,10 @@ class GlanceWorker(DFlashWorkerV2):
         commit.write_head_kv(self.draft_model, pool, ctx_hidden, ctx_positions, ctx_cache_loc)
 
     def forward_batch_generation(
-        self, batch: Any, on_publish: Any = None, grammar_barrier: Any = None,
+        self,
+        batch: Any,
+        on_publish: Any = None,
+        grammar_barrier: Any = None,
         pp_proxy_tensors: Any = None,
     ) -> GenerationBatchResult:
         if batch.forward_mode.is_extend() or batch.is_extend_in_batch:
@@ -108,9 +111,7 @@ class GlanceWorker(DFlashWorkerV2):
         self.rounds.lap("draft")
         tree = self.ops.build_tree(roots, marginals.ids, marginals.logprobs, config.budget)
         self.rounds.lap("tree")
-        verified = self.verifier.verify(
-            batch, tree, window[:, : config.budget], grammar_barrier
-        )
+        verified = self.verifier.verify(batch, tree, window[:, : config.budget], grammar_barrier)
         self.rounds.lap("verify")
         accepted = self.ops.walk(
             tree.tokens, tree.parents, verified.target_tokens, config.max_depth
