@@ -151,6 +151,8 @@ def starting(
     command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(model)]
     command += ["--host", "127.0.0.1", "--port", str(port), *device_flags, *flags]
     environment = {**os.environ, **(env or {})}
+    # An engine is three processes that import the same modules: the first keeps the bytecode.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     if "cpu" in device_flags:
         environment = {"SGLANG_USE_CPU_ENGINE": "1", "OMP_NUM_THREADS": "1", **environment}
     with log.open("wb") as out:
