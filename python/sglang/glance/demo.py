@@ -217,7 +217,7 @@ def main(argv: list[str] | None = None) -> int:
         return 130
     differ = sorted({*departures(told, drafted), *departures(plain, glance)})
     made = describe([])
-    out = result(plain, glance, differ, f"{made.machine}, {made.cores} cores, {made.kernels} ops")
+    out = result(plain, glance, differ, f"{made.machine}, {made.cores} cores, {made.kernels}")
     console.print(table(out, differ))
     last = json.dumps(out)
     if options.json:

@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import msgspec
+from sglang.srt.speculative.glance.engine.host import cpu_ops
 
 PACKAGES = ("sglang", "sglang-glance", "sglang-kernel-cpu", "torch", "transformers")
 CPU_FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16")
@@ -20,7 +21,7 @@ CPU_FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16")
 
 class Provenance(msgspec.Struct, frozen=True):
     """``commit`` and ``dirty`` are None outside a checkout; ``data``: SHA-256 over model, head and
-    pictures; ``kernels``: which CPU ops the servers used; ``load``: run queue before the start."""
+    pictures; ``kernels``: the ops of ``sgl_kernel``; ``load``: run queue before the start."""
 
     command: list[str]
     started: str
@@ -52,7 +53,7 @@ def describe(folders: Iterable[Path]) -> Provenance:
         memory_gib=round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1),
         features=features,
         threads=os.environ.get("OMP_NUM_THREADS", "1"),
-        kernels="torch twins" if os.environ.get("SGL_KERNEL_CPU_TWINS") == "1" else "C++",
+        kernels=cpu_ops(),
         load=round(os.getloadavg()[0], 2),
         python=platform.python_version(),
         versions={name: _version(name) for name in PACKAGES},

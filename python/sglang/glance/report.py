@@ -247,7 +247,7 @@ def show(run: Run, rows: Sequence[Row], console: Console) -> None:
     console.print(
         f"{made.started}  commit {made.commit}{changed}\n{made.machine}, {made.cores} cores, "
         f"{made.memory_gib} GiB, {' '.join(made.features)}; {made.threads} thread(s) a server; "
-        f"load {made.load} at the start\nPython {made.python}, {versions}; CPU ops: "
+        f"load {made.load} at the start\nPython {made.python}, {versions}; ops: "
         f"{made.kernels}\nserver start, seconds (all arms at once): {run.boot_s}",
         highlight=False,
     )
