@@ -8,7 +8,7 @@ ARGS ?=
 SGLANG := sglang==0.5.23
 BIN := $(VENV)/bin
 # Compiling 50,000 files of bytecode at install costs more than the server's imports ever will.
-PIP := PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pip --disable-pip-version-check install --no-compile
+PIP := PYTHONWARNINGS=ignore PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pip --disable-pip-version-check install --no-compile
 BUILD := --quiet --no-deps --no-build-isolation --editable
 STAMP := $(VENV)/.stamp
 KERNEL_SOURCES := $(wildcard sgl-kernel/*.py sgl-kernel/*.toml sgl-kernel/csrc/*)
@@ -22,7 +22,7 @@ help:  ## this list
 ifeq ($(DEVICE),cuda)
 setup: $(STAMP)-glance  ## build .venv: SGLang, its ops for this machine, GLANCE
 else
-setup: ; @$(MAKE) --no-print-directory -j2 $(STAMP)-kernel $(STAMP)-glance
+setup: ; @$(MAKE) --no-print-directory --silent -j2 $(STAMP)-kernel $(STAMP)-glance
 endif
 
 demo: setup  ## start the server twice, plain and GLANCE, ask both about pictures, compare
@@ -79,7 +79,7 @@ $(STAMP)-sglang: $(STAMP)-venv
 else
 $(STAMP)-torch: requirements/torch.txt | $(STAMP)-venv
 	@echo "setup: torch, about 3 GB to download"
-	@$(PIP) -r $<
+	@$(PIP) -r $< -c requirements/cpu.txt
 	@touch $@
 
 $(STAMP)-kernel: $(KERNEL_SOURCES) | $(STAMP)-torch
