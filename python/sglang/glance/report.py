@@ -34,6 +34,8 @@ NOTES = (
     "end-to-end tok/s = tokens / time from sending to last token",
     "step = plain decode time / (tokens - requests); round = decode time / verify rounds; engine = "
     "round - (draft + tree + verify + accept + commit)",
+    "above batch 1 a request's decode time includes the prefills of the others, and end to end is "
+    "tokens / time of the whole pass",
     "each prompt is the median of its repeats; [low, high] is a 95 % bootstrap over prompts, "
     "paired by arm",
 )
@@ -155,17 +157,22 @@ def speed_table(rows: Sequence[Row], dtype: str, batch: int) -> Table:
                 f"{(round_ms if drafted else step_ms)(each.values()):.2f}",
                 f"{decode_tok_s(each.values()):.1f}",
                 "" if arm == PLAIN else _times(speedup(decode_tok_s, each, plain)),
-                f"{end_to_end_tok_s(each.values()):.1f}",
-                "" if arm == PLAIN else _end_to_end(each, plain, batch),
+                *_end_to_end(each, None if arm == PLAIN else plain, batch, task),
             )
         table.add_section()
     return table
 
 
-def _end_to_end(each: dict, plain: dict, batch: int) -> str:
+def _end_to_end(each: dict, plain: dict | None, batch: int, task: str) -> tuple[str, str]:
+    """Tokens/s and the ratio to plain. Requests of a batch share its time: it has one figure."""
+    if batch > 1 and task != POOLED:
+        return "", ""
+    rate = end_to_end_tok_s(each.values())
+    if plain is None:
+        return f"{rate:.1f}", ""
     if batch == 1:
-        return _times(speedup(end_to_end_tok_s, each, plain))
-    return f"{end_to_end_tok_s(each.values()) / end_to_end_tok_s(plain.values()):.2f}"
+        return f"{rate:.1f}", _times(speedup(end_to_end_tok_s, each, plain))
+    return f"{rate:.1f}", f"{rate / end_to_end_tok_s(plain.values()):.2f}"
 
 
 def split_table(rows: Sequence[Row]) -> Table:
