@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+PATCH_SIZE = 14  # SGLang takes patches of any other size for finished embeddings
 COPIED = ("chat_template.jinja", "tokenizer.json", "generation_config.json")
 
 
@@ -28,6 +29,9 @@ def random_qwen25vl(reader: Path, out: Path, seed: int = 0, dtype: str = "float3
     for name in ("tokenizer_config.json", "processor_config.json"):
         settings = json.loads((reader / name).read_text())
         settings["processor_class"] = "Qwen2_5_VLProcessor"
+        for part in ("image_processor", "video_processor"):
+            if part in settings:
+                settings[part]["patch_size"] = PATCH_SIZE
         if "video_processor" in settings:
             settings["video_processor"]["video_processor_type"] = "Qwen2VLVideoProcessor"
         (out / name).write_text(json.dumps(settings, indent=2) + "\n")
@@ -65,10 +69,10 @@ def _config(reader: Path):
             "intermediate_size": 128,
             "num_heads": 2,
             "out_hidden_size": 128,
-            "patch_size": vision["patch_size"],
+            "patch_size": PATCH_SIZE,
             "spatial_merge_size": vision["spatial_merge_size"],
             "temporal_patch_size": vision["temporal_patch_size"],
-            "window_size": 4 * vision["patch_size"],
+            "window_size": 4 * PATCH_SIZE,
             "fullatt_block_indexes": [1],
         },
     )
