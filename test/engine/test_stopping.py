@@ -87,6 +87,25 @@ def test_the_first_of_two_stops_in_one_run(
         assert_identical([answer], [plain.answer(document, **sampling)])
 
 
+def test_stop_string_behind_the_end_of_text(
+    document: dict, whole: Answer, glance: Server, plain: Plain
+) -> None:
+    """A run accepted across EOS may hold a stop string after it, which must not count."""
+    endless = {"ignore_eos": True, "max_new_tokens": len(whole.ids) + 6}
+    beyond = 0
+    for given in range(len(whole.text) - 12, len(whole.text)):
+        request = {**document, "text": document["text"] + whole.text[:given]}
+        ended, on = plain.answer(request), plain.answer(request, **endless)
+        tail = on.text[len(ended.text) :]
+        stop = next((c for c in tail if c not in ended.text), None)
+        if ended.meta["finish_reason"]["type"] == "stop" and stop is not None:
+            beyond += 1
+            assert_identical(
+                [glance.generate(request, stop=stop)], [plain.answer(request, stop=stop)]
+            )
+    assert beyond >= 3
+
+
 def test_every_token_limit(document: dict, whole: Answer, glance: Server, plain: Plain) -> None:
     for limit in range(1, 41):
         answer = glance.generate(document, max_new_tokens=limit)
