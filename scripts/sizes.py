@@ -32,8 +32,10 @@ def main() -> int:
         rows.sort(reverse=True)
         large = [row for row in rows if row[0] > usual]
         median = rows[len(rows) // 2][0]
-        print(f"{len(rows)} {kind}, {sum(size for size, _ in rows)} lines, median {median}, "
-              f"{len(large)} over {usual}")
+        print(
+            f"{len(rows)} {kind}, {sum(size for size, _ in rows)} lines, median {median}, "
+            f"{len(large)} over {usual}"
+        )
         for size, name in large or rows[:1]:
             print(f"  {size:5} {name}")
     return int(files[0][0] > FILE_LIMIT or defs[0][0] > FUNCTION_LIMIT)

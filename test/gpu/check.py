@@ -97,8 +97,14 @@ def main() -> int:
         print("no CUDA device: these checks need one", file=sys.stderr)
         return 2
     kernels = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", str(ROOT / "test/unit/kernels_glance"),
-         str(ROOT / "test/unit/core")],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            str(ROOT / "test/unit/kernels_glance"),
+            str(ROOT / "test/unit/core"),
+        ],
         check=False,
     )
     with tempfile.TemporaryDirectory() as folder:
