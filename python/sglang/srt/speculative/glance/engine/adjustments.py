@@ -1,7 +1,7 @@
 """Everything GLANCE adjusts in SGLang 0.5.23 outside its own classes, a row each.
 
 Instance-level adjustments live where the instance is made: the capture setter (``capture.py``), the
-draft attention's Triton path on a CPU and the target's graph runner (``worker.py``).
+head on a CPU (``cpu.py``) and the target's graph runner (``graphs.py``).
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from sglang.srt.speculative.glance.core.positions import block_positions
 from sglang.srt.speculative.glance.engine import commit, seams
 from sglang.srt.speculative.glance.engine.args import load_config
 from sglang.srt.speculative.glance.engine.capture import install_capture
+from sglang.srt.speculative.glance.engine.cpu import suit_head
 from sglang.srt.speculative.glance.engine.draft import BlockDrafter
 from sglang.srt.speculative.glance.engine.graphs import GraphMarginals, use_verify_graphs
 from sglang.srt.speculative.glance.engine.inputs import GlanceDraftInput
@@ -41,8 +42,7 @@ class GlanceWorker(DFlashWorkerV2):
             super().__init__(server_args, gpu_id, nccl_port, target_worker)
         self.speculative_num_draft_tokens = self.config.budget
         if self.device == "cpu":
-            for layer in self.draft_model.layers:
-                layer.self_attn.use_table_qk_norm_rope = False  # a Triton kernel
+            suit_head(self.draft_model, self.draft_model_runner.dtype)
         self.rounds = RoundLog.from_env(self.device, self.config.budget)
 
     def _draft_leaves(self) -> Any:
