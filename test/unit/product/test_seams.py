@@ -96,3 +96,10 @@ def test_order_of_parameters_counts():
     names = tuple(seams.check("json:loads", ()).found.strip("()").split(", "))
     assert seams.check("json:loads", names).ok
     assert not seams.check("json:loads", names[::-1]).ok
+
+
+def test_a_missing_package_is_what_to_install(tmp_path, monkeypatch):
+    (tmp_path / "host_part.py").write_text("import not_installed_here\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(seams, "SURFACE", {"host_part:anything": None})
+    assert seams.mismatch().endswith("; install not_installed_here")

@@ -18,8 +18,8 @@ FAKE = """
 import os, signal, subprocess, sys, time
 polite = sys.argv[2] == "polite"
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-if not polite:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+# Said outright: a shell starts its background jobs with SIGINT ignored, and children inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler if polite else signal.SIG_IGN)
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
 open(sys.argv[1], "w").write(f"{os.getpid()} {child.pid}\\n")
 try:

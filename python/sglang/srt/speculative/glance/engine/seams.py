@@ -226,12 +226,14 @@ SURFACE: dict[str, tuple[str, ...] | None] = {
 
 
 class Seam(NamedTuple):
-    """One row: ``found`` is the running signature, or why there is none."""
+    """One row: ``found`` is the running signature, or why there is none; ``missing`` names a
+    package, not SGLang's, that it cannot be imported without."""
 
     symbol: str
     expected: tuple[str, ...] | None
     found: str
     ok: bool
+    missing: str | None = None
 
 
 def check(symbol: str, expected: tuple[str, ...] | None) -> Seam:
@@ -245,7 +247,9 @@ def check(symbol: str, expected: tuple[str, ...] | None) -> Seam:
             return Seam(symbol, expected, "present", True)
         parameters = inspect.signature(target).parameters
     except (ImportError, AttributeError, TypeError, ValueError, OSError, RuntimeError) as error:
-        return Seam(symbol, expected, f"{type(error).__name__}: {error}", False)
+        name = error.name if isinstance(error, ModuleNotFoundError) else None
+        foreign = name if name and name.split(".")[0] != symbol.split(".")[0] else None
+        return Seam(symbol, expected, f"{type(error).__name__}: {error}", False, foreign)
     names = tuple(name for name in parameters if name != "self")
     return Seam(symbol, expected, f"({', '.join(names)})", names == expected)
 
@@ -259,9 +263,9 @@ def host_version() -> str:
     return metadata.version("sglang")
 
 
-def explain(fault: str) -> str:
+def explain(fault: str, install: str = f"sglang=={TESTED[-1]}") -> str:
     """One line: the host's version, what is wrong with it, and the mend."""
-    return f"sglang {host_version()} {fault}; install sglang=={TESTED[-1]}"
+    return f"sglang {host_version()} {fault}; install {install}"
 
 
 def mismatch() -> str | None:
@@ -270,6 +274,8 @@ def mismatch() -> str | None:
     if not bad:
         return None
     row = bad[0]
+    if row.missing is not None:
+        return explain(f"cannot import {row.symbol}: {row.found}", row.missing)
     expected = "present" if row.expected is None else f"({', '.join(row.expected)})"
     others = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
     return explain(f"has {row.symbol} {row.found}, expected {expected}{others}")
