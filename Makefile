@@ -7,7 +7,9 @@ ARGS ?=
 
 SGLANG := sglang==0.5.23
 BIN := $(VENV)/bin
-# Compiling 50,000 files of bytecode at install costs more than the server's imports ever will.
+# Compiling 50,000 files of bytecode at install takes longer than what is imported does, once: the
+# first import of a module keeps its bytecode.
+unexport PYTHONDONTWRITEBYTECODE
 PIP := PYTHONWARNINGS=ignore PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pip --disable-pip-version-check install --no-compile
 BUILD := --quiet --no-deps --no-build-isolation --editable
 STAMP := $(VENV)/.stamp
