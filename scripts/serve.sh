@@ -12,7 +12,7 @@ Once the log says "The server is fired up and ready to roll!", ask it from anoth
 
 curl -s http://127.0.0.1:$PORT/v1/chat/completions -H 'Content-Type: application/json' -d '{
   "model": "reader", "temperature": 0, "max_tokens": 64, "messages": [{"role": "user", "content": [
-    {"type": "image_url", "image_url": {"url": "$data/pictures/00-document.png"}},
+    {"type": "image_url", "image_url": {"url": "file://$data/pictures/00-document.png"}},
     {"type": "text", "text": "Read all lines."}]}]}'
 
 TEXT
