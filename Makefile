@@ -61,7 +61,7 @@ test-gpu: setup  ## one script of checks on an NVIDIA GPU
 	$(BIN)/python test/gpu/check.py $(ARGS)
 
 clean:  ## remove build output and caches, keep .venv
-	rm -rf out .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf out .pytest_cache .ruff_cache .hypothesis .import_linter_cache .grimp_cache
 	rm -rf sgl-kernel/build sgl-kernel/sgl_kernel/*.so sgl-kernel/*.egg-info
 	rm -rf python/build python/*.egg-info $(STAMP)-kernel
 	find python sgl-kernel test scripts -name __pycache__ -prune -exec rm -rf {} +
