@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Callable
 
 import pytest
 from harness import Rounds, Server
@@ -21,6 +23,14 @@ def logged_accept_lens(server: Server, offset: int) -> list[float]:
     with server.log.open() as file:
         file.seek(offset)
         return [float(x) for x in re.findall(r"Decode batch.*accept len: ([\d.]+)", file.read())]
+
+
+def settled(read: Callable[[], object], expected: object, patience_s: float = 5) -> None:
+    """Assert that ``read()`` becomes ``expected`` in time."""
+    deadline = time.monotonic() + patience_s
+    while read() != expected and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert read() == expected
 
 
 @pytest.mark.parametrize("number", [0, 3, 9, 14])
@@ -47,8 +57,9 @@ def test_one_request_counted_four_ways(
     # Every run is committed whole but the last, which the limit cuts.
     assert sum(accepted[:-1]) < 63 <= sum(accepted)
 
-    assert logged_accept_lens(glance, offset) == accepted
-    assert gauge(glance, "sglang:spec_accept_length") == accepted[-1]
+    # The log and the gauge are written after the reply is sent.
+    settled(lambda: logged_accept_lens(glance, offset), accepted)
+    settled(lambda: gauge(glance, "sglang:spec_accept_length"), accepted[-1])
 
 
 def test_average_of_a_batch(glance: Server, questions: list[dict], rounds: Rounds) -> None:
