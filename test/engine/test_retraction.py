@@ -15,7 +15,7 @@ from harness import (
     start,
 )
 
-LENGTH = {"max_new_tokens": 160, "ignore_eos": True}
+LENGTH = {"max_new_tokens": 240, "ignore_eos": True}
 
 
 PAGES = [
@@ -28,10 +28,11 @@ PAGES = [
 def small_pool(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
-    """Room for about half of eight requests' answers, admitted as if they would stay short."""
+    """Room for about half of eight requests' answers, all admitted as if 8 tokens would do."""
     log = tmp_path_factory.mktemp("retraction") / "server.log"
     flags = glance_flags(budget=33, tokens=1280, page=request.param)
-    with start(READER, log, *flags, "--schedule-conservativeness", "0.01") as server:
+    env = {"SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION": "8"}
+    with start(READER, log, *flags, env=env) as server:
         yield server
 
 
