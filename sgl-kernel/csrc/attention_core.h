@@ -1,10 +1,10 @@
 // The one attention loop behind decode, extend and tree verify.
 //
 // A query sees n keys of its sequence, ranked 0 .. n - 1: the prefix in order, then itself and the
-// new tokens before it (or, in a tree, its ancestors). It walks the ranks in blocks that begin at
-// multiples of kBlock, with one online softmax step a block. Ranks, blocks and the order of every sum
-// depend on the query alone, so its output is the same bits whichever op computes it and whatever
-// other queries share the call.
+// new tokens before it (or, in a tree, its ancestors). A score is one chain of multiply-adds over the
+// head, the softmax takes the largest of all scores, its denominator is summed by rank and the values
+// are added in the order of the ranks. None of it depends on the tile, so a query's output is the same
+// bits whichever op computes it and whatever other queries share the call.
 #pragma once
 
 #include "rows.h"
@@ -13,10 +13,13 @@
 
 #include <cmath>
 #include <limits>
+#include <memory>
 
 namespace sgl_kernel_cpu {
 
-constexpr int64_t kBlock = 32; // keys a softmax step
+constexpr int64_t kBlock = 32; // keys gathered at a time
+constexpr int64_t kVecs = kBlock / kLanes;
+constexpr int64_t kHeads = 8 / kVecs; // query heads scored at a time: eight accumulators
 
 template <typename T>
 struct KeyValues {
@@ -31,175 +34,213 @@ struct Softmax {
   float cap; // 0: none
 };
 
-// One query head: its scaled query and the running softmax.
-struct Head {
-  float* q; // [padded(D)]
-  float* acc; // [padded(Dv)]
-  float max;
-  float sum;
+// The keys that one query sees, by their place in the sequence: [start, end), then `nodes`. A window
+// that begins among the nodes has a start, counted in ranks, past the end.
+struct View {
+  int64_t start;
+  int64_t end;
+  std::vector<int64_t> nodes;
+
+  int64_t first_node() const { // its rank
+    return std::max(start, end);
+  }
 };
 
-// A block of keys and values of one KV head, widened to float32.
-struct Block {
-  std::vector<float> k, v;
+// Rows of `size` elements at `slots`, widened to [count, padded(size)].
+template <typename T>
+inline void gather(const T* from, int64_t slot_stride, int64_t size, const int64_t* slots,
+                   int64_t count, float* to) {
+  for (int64_t j = 0; j < count; ++j) {
+    to_float(from + slots[j] * slot_stride, to + j * padded(size), size);
+  }
+}
 
-  Block(int64_t k_size, int64_t v_size)
-      : k(kBlock * padded(k_size)), v(kBlock * padded(v_size)) {}
-
-  template <typename T>
-  void gather(const KeyValues<T>& kv, int64_t head, const int64_t* slots, int64_t count) {
-    for (int64_t j = 0; j < count; ++j) {
-      to_float(kv.k + slots[j] * kv.k_slot + head * kv.k_head, k.data() + j * padded(kv.k_size),
-               kv.k_size);
-      to_float(kv.v + slots[j] * kv.v_slot + head * kv.v_head, v.data() + j * padded(kv.v_size),
-               kv.v_size);
+// [kBlock, width] to [width, kBlock]
+inline void transpose(const float* from, float* to, int64_t width) {
+  for (int64_t j = 0; j < kBlock; j += kLanes) {
+    for (int64_t d = 0; d < width; d += kLanes) {
+      at::vec::transpose_mxn<float, kLanes, kLanes>(
+          from + j * width + d, width, to + d * kBlock + j, kBlock);
     }
   }
-};
+}
 
-// Keys are taken N at a time to keep the multiply-add units busy; each key has its own chain.
-template <int N>
-inline void dots(const float* q, const float* k, int64_t width, float* out) {
-  Reg acc[N];
-  c10::ForcedUnroll<N>{}([&](auto n) { acc[n] = Vec(0.f); });
-  for (int64_t i = 0; i < width; i += kLanes) {
-    const Reg x = load(q + i);
-    c10::ForcedUnroll<N>{}([&](auto n) {
-      acc[n] = fmadd(x, load(k + n * width + i), acc[n]);
+// Scores of kBlock keys, a lane each, for H heads: q [H, width], k [width, kBlock].
+template <int H>
+inline void score(const float* q, const float* k, int64_t width, float* scores, int64_t stride) {
+  Reg acc[H * kVecs];
+  c10::ForcedUnroll<H * kVecs>{}([&](auto i) { acc[i] = Vec(0.f); });
+  for (int64_t d = 0; d < width; ++d) {
+    Reg kd[kVecs];
+    c10::ForcedUnroll<kVecs>{}([&](auto v) { kd[v] = load(k + d * kBlock + v * kLanes); });
+    c10::ForcedUnroll<H>{}([&](auto h) {
+      const Reg x = Vec(q[h * width + d]);
+      c10::ForcedUnroll<kVecs>{}([&](auto v) {
+        acc[h * kVecs + v] = fmadd(x, kd[v], acc[h * kVecs + v]);
+      });
     });
   }
-  c10::ForcedUnroll<N>{}([&](auto n) { out[n] = sum_lanes(Vec(acc[n])); });
+  c10::ForcedUnroll<H * kVecs>{}([&](auto i) {
+    Vec(acc[i]).store(scores + i / kVecs * stride + i % kVecs * kLanes);
+  });
 }
 
-// scores[first, count) of the block; the rest becomes minus infinity.
-inline void score(const Head& head, const Block& block, int64_t width, int64_t first,
-                  int64_t count, float cap, float* scores) {
-  std::fill(scores, scores + kBlock, -std::numeric_limits<float>::infinity());
-  int64_t j = first;
-  for (; j + 8 <= count; j += 8) {
-    dots<8>(head.q, block.k.data() + j * width, width, scores + j);
-  }
-  for (; j < count; ++j) {
-    dots<1>(head.q, block.k.data() + j * width, width, scores + j);
-  }
-  for (j = first; cap > 0.f && j < count; ++j) {
-    scores[j] = cap * std::tanh(scores[j] / cap);
-  }
-}
-
-// acc = acc * keep + sum over j of weights[j] * v[j], N vectors of the value at a time.
+// acc += sum over i of weights[i] * v[rows[i]], N vectors of the value at a time.
 template <int N>
-inline void accumulate(float* acc, const float* v, int64_t width, float keep, const float* weights,
-                       int64_t first, int64_t count) {
+inline void accumulate(float* acc, const float* v, int64_t width, const float* weights,
+                       const int64_t* rows, int64_t count) {
   Reg sum[N];
-  c10::ForcedUnroll<N>{}([&](auto n) { sum[n] = load(acc + n * kLanes) * Vec(keep); });
-  for (int64_t j = first; j < count; ++j) {
-    const Reg w = Vec(weights[j]);
-    const float* row = v + j * width;
-    c10::ForcedUnroll<N>{}([&](auto n) {
-      sum[n] = fmadd(w, load(row + n * kLanes), sum[n]);
-    });
+  c10::ForcedUnroll<N>{}([&](auto n) { sum[n] = load(acc + n * kLanes); });
+  for (int64_t i = 0; i < count; ++i) {
+    const Reg w = Vec(weights[i]);
+    const float* row = v + rows[i] * width;
+    c10::ForcedUnroll<N>{}([&](auto n) { sum[n] = fmadd(w, load(row + n * kLanes), sum[n]); });
   }
   c10::ForcedUnroll<N>{}([&](auto n) { Vec(sum[n]).store(acc + n * kLanes); });
 }
 
-// One online softmax step over the keys [first, count) of a block.
-inline void step(Head& head, const Block& block, int64_t k_width, int64_t v_width, int64_t first,
-                 int64_t count, float cap) {
-  float weights[kBlock];
-  score(head, block, k_width, first, count, cap, weights);
-  Vec top = load(weights);
-  for (int64_t j = kLanes; j < kBlock; j += kLanes) {
-    top = at::vec::maximum(top, load(weights + j));
-  }
-  const float max = std::max(head.max, max_lanes(top));
-  const float keep = std::exp(head.max - max); // zero at the first step
-  Vec sum(0.f);
-  for (int64_t j = 0; j < kBlock; j += kLanes) {
-    const Vec w = (load(weights + j) - Vec(max)).exp_u20();
-    w.store(weights + j);
-    sum = sum + w;
-  }
-  head.max = max;
-  head.sum = head.sum * keep + sum_lanes(sum);
+inline void add_values(float* acc, const float* v, int64_t width, const float* weights,
+                       const int64_t* rows, int64_t count) {
   int64_t d = 0;
-  for (; d + 8 * kLanes <= v_width; d += 8 * kLanes) {
-    accumulate<8>(head.acc + d, block.v.data() + d, v_width, keep, weights, first, count);
+  for (; d + 8 * kLanes <= width; d += 8 * kLanes) {
+    accumulate<8>(acc + d, v + d, width, weights, rows, count);
   }
-  for (; d < v_width; d += kLanes) {
-    accumulate<1>(head.acc + d, block.v.data() + d, v_width, keep, weights, first, count);
+  for (; d < width; d += kLanes) {
+    accumulate<1>(acc + d, v + d, width, weights, rows, count);
   }
 }
 
-// What one query sees: ranks [start, shared) lie at the sequence's own slots, ranks from `shared`
-// (a multiple of kBlock) on at `tail`.
-struct View {
-  int64_t start;
-  int64_t shared;
-  std::vector<int64_t> tail;
-};
+// Turns scores [padded(size)], those from `first` on, into softmax numerators; a sink adds a weight
+// without a value. Returns one over the denominator, or zero for a query that sees no key.
+inline float weigh(float* scores, int64_t first, int64_t size, float cap, const float* sink) {
+  for (int64_t j = first; cap > 0.f && j < size; ++j) {
+    scores[j] = cap * std::tanh(scores[j] / cap);
+  }
+  constexpr float kLowest = -std::numeric_limits<float>::infinity();
+  std::fill(scores, scores + std::min(first, size), kLowest);
+  std::fill(scores + size, scores + padded(size), kLowest);
+  Vec top(kLowest);
+  for (int64_t j = 0; j < size; j += kLanes) {
+    top = at::vec::maximum(top, load(scores + j));
+  }
+  const float max = sink == nullptr ? max_lanes(top) : std::max(*sink, max_lanes(top));
+  Vec sum(0.f);
+  for (int64_t j = 0; j < size; j += kLanes) {
+    const Vec w = (load(scores + j) - Vec(max)).exp_u20();
+    w.store(scores + j);
+    sum = sum + w;
+  }
+  const float total = sum_lanes(sum) + (sink == nullptr ? 0.f : std::exp(*sink - max));
+  return total > 0.f ? 1.f / total : 0.f;
+}
 
-// Heads of the query rows [0, views.size()) that read one KV head.
+// The query heads of some rows that read one KV head.
 class Tile {
  public:
-  Tile(int64_t num_rows, int64_t group, int64_t k_size, int64_t v_size)
-      : group_(group), k_width_(padded(k_size)), v_width_(padded(v_size)), block_(k_size, v_size),
-        q_(num_rows * group * k_width_), acc_(num_rows * group * v_width_) {
-    for (int64_t i = 0; i < num_rows * group; ++i) {
-      heads_.push_back({q_.data() + i * k_width_, acc_.data() + i * v_width_,
-                        -std::numeric_limits<float>::infinity(), 0.f});
-    }
-  }
-
-  Head& head(int64_t row, int64_t g) {
-    return heads_[row * group_ + g];
-  }
-
-  template <typename T>
-  void walk(const KeyValues<T>& kv, int64_t kv_head, const int64_t* slots,
-            const std::vector<View>& views, float cap) {
-    int64_t begin = std::numeric_limits<int64_t>::max();
-    int64_t end = 0;
+  // q [views.size() * group, padded(D)], scaled
+  Tile(const std::vector<View>& views, int64_t group, int64_t k_size, int64_t v_size)
+      : q(views.size() * group * padded(k_size)), acc(views.size() * group * padded(v_size)),
+        factors(views.size() * group), views_(views), group_(group) {
+    begin_ = std::numeric_limits<int64_t>::max();
     for (const View& view : views) {
-      begin = std::min(begin, view.start / kBlock * kBlock);
-      end = std::max(end, view.shared);
+      begin_ = std::min(begin_, view.start / kBlock * kBlock);
+      end_ = std::max(end_, view.nodes.empty() ? view.end : view.nodes.back() + 1);
     }
-    for (int64_t at = begin; at < end; at += kBlock) {
-      block_.gather(kv, kv_head, slots + at, kBlock);
-      for (size_t row = 0; row < views.size(); ++row) {
-        if (at + kBlock > views[row].start && at < views[row].shared) {
-          step_row(row, std::max<int64_t>(0, views[row].start - at), kBlock, cap);
-        }
-      }
-    }
-    for (size_t row = 0; row < views.size(); ++row) {
-      walk_tail(kv, kv_head, row, views[row], cap);
-    }
+    begin_ = std::min(begin_, end_);
+    stride_ = (end_ - begin_ + kBlock - 1) / kBlock * kBlock;
+    scores_.reset(new float[stride_ * num_heads()]);
   }
+
+  int64_t num_heads() const {
+    return factors.size();
+  }
+
+  // Fills acc and factors: head i's output is acc[i] * factors[i].
+  template <typename T>
+  void run(const KeyValues<T>& kv, int64_t kv_head, const int64_t* slots, float cap,
+           const float* sinks) {
+    score_keys(kv, kv_head, slots);
+    for (int64_t i = 0; i < num_heads(); ++i) {
+      factors[i] = weigh_head(i, cap, sinks == nullptr ? nullptr : sinks + i % group_);
+    }
+    sum_values(kv, kv_head, slots);
+  }
+
+  std::vector<float> q, acc, factors;
 
  private:
   template <typename T>
-  void walk_tail(const KeyValues<T>& kv, int64_t kv_head, int64_t row, const View& view,
-                 float cap) {
-    const int64_t size = view.tail.size();
-    const int64_t skipped = std::max<int64_t>(0, view.start - view.shared);
-    for (int64_t at = skipped / kBlock * kBlock; at < size; at += kBlock) {
-      const int64_t count = std::min(kBlock, size - at);
-      block_.gather(kv, kv_head, view.tail.data() + at, count);
-      step_row(row, std::max<int64_t>(0, skipped - at), count, cap);
+  void score_keys(const KeyValues<T>& kv, int64_t kv_head, const int64_t* slots) {
+    const int64_t width = padded(kv.k_size);
+    std::vector<float> rows(kBlock * width), keys(kBlock * width);
+    for (int64_t at = begin_; at < end_; at += kBlock) {
+      gather(kv.k + kv_head * kv.k_head, kv.k_slot, kv.k_size, slots + at,
+             std::min(kBlock, end_ - at), rows.data());
+      transpose(rows.data(), keys.data(), width);
+      float* to = scores_.get() + at - begin_;
+      int64_t i = 0;
+      for (; i + kHeads <= num_heads(); i += kHeads) {
+        score<kHeads>(q.data() + i * width, keys.data(), width, to + i * stride_, stride_);
+      }
+      for (; i < num_heads(); ++i) {
+        score<1>(q.data() + i * width, keys.data(), width, to + i * stride_, stride_);
+      }
     }
   }
 
-  void step_row(int64_t row, int64_t first, int64_t count, float cap) {
-    for (int64_t g = 0; g < group_; ++g) {
-      step(head(row, g), block_, k_width_, v_width_, first, count, cap);
+  // Brings the scores that head i sees into the order of their ranks.
+  float weigh_head(int64_t i, float cap, const float* sink) {
+    const View& view = views_[i / group_];
+    float* scores = scores_.get() + i * stride_;
+    int64_t size = view.first_node() - begin_;
+    for (const int64_t node : view.nodes) {
+      scores[size++] = scores[node - begin_];
+    }
+    const int64_t whole = view.start / kLanes * kLanes - begin_; // lanes that see nothing
+    return weigh(scores + whole, view.start - begin_ - whole, size - whole, cap, sink);
+  }
+
+  template <typename T>
+  void sum_values(const KeyValues<T>& kv, int64_t kv_head, const int64_t* slots) {
+    const int64_t width = padded(kv.v_size);
+    std::vector<float> values(kBlock * width);
+    int64_t in_order[kBlock];
+    for (int64_t j = 0; j < kBlock; ++j) {
+      in_order[j] = j;
+    }
+    std::vector<size_t> next(views_.size(), 0);
+    std::vector<int64_t> nodes;
+    for (int64_t at = begin_; at < end_; at += kBlock) {
+      gather(kv.v + kv_head * kv.v_head, kv.v_slot, kv.v_size, slots + at,
+             std::min(kBlock, end_ - at), values.data());
+      for (size_t row = 0; row < views_.size(); ++row) {
+        const View& view = views_[row];
+        const int64_t first = std::max(view.start, at) - at;
+        const int64_t count = std::min(view.end, at + kBlock) - at - first;
+        const size_t from = next[row];
+        nodes.clear();
+        for (; next[row] < view.nodes.size() && view.nodes[next[row]] < at + kBlock; ++next[row]) {
+          nodes.push_back(view.nodes[next[row]] - at);
+        }
+        for (int64_t i = row * group_; i < static_cast<int64_t>(row + 1) * group_; ++i) {
+          const float* weights = scores_.get() + i * stride_;
+          if (count > 0) {
+            add_values(acc.data() + i * width, values.data(), width, weights + at + first - begin_,
+                       in_order + first, count);
+          }
+          add_values(acc.data() + i * width, values.data(), width,
+                     weights + view.first_node() + from - begin_, nodes.data(), nodes.size());
+        }
+      }
     }
   }
 
-  int64_t group_, k_width_, v_width_;
-  Block block_;
-  std::vector<float> q_, acc_;
-  std::vector<Head> heads_;
+  const std::vector<View>& views_;
+  int64_t group_;
+  int64_t begin_ = 0; // the keys of the tile, a block's beginning first
+  int64_t end_ = 0;
+  int64_t stride_ = 0;
+  std::unique_ptr<float[]> scores_; // [num_heads, stride_], from key begin_ on
 };
 
 } // namespace sgl_kernel_cpu

@@ -27,47 +27,30 @@ struct Queries {
   std::vector<float> sinks; // [H] or empty
 };
 
-// The keys of query i of the sequence. Only blocks that the whole tile sees are shared.
-inline View view_of(const Sequence& s, int64_t i, int64_t tile_first, const Queries& queries) {
+// The keys of query i of the sequence.
+inline View view_of(const Sequence& s, int64_t i, const Queries& queries) {
   const int64_t seq_len = s.slots.size();
   const int64_t prefix = seq_len - s.num_new;
-  const int64_t common = queries.visibility == Visibility::kAll ? seq_len
-      : queries.visibility == Visibility::kTree                 ? prefix
-                                                                : prefix + tile_first + 1;
-  View view{0, common / kBlock * kBlock, {}};
-  if (queries.visibility == Visibility::kTree) {
-    view.tail.assign(s.slots.begin() + view.shared, s.slots.begin() + prefix);
+  View view{0, prefix + i + 1, {}};
+  int64_t num_visible = view.end;
+  if (queries.visibility == Visibility::kAll) {
+    view.end = seq_len;
+  } else if (queries.visibility == Visibility::kTree) {
+    view.end = prefix;
     for (int64_t j = 0; j < s.num_new; ++j) {
       if (s.tree[i * s.num_new + j]) {
-        view.tail.push_back(s.slots[prefix + j]);
+        view.nodes.push_back(prefix + j);
       }
     }
-  } else {
-    const int64_t end = queries.visibility == Visibility::kAll ? seq_len : prefix + i + 1;
-    view.tail.assign(s.slots.begin() + view.shared, s.slots.begin() + end);
+    num_visible = prefix + static_cast<int64_t>(view.nodes.size());
   }
   if (queries.window > 0) {
-    const int64_t num_visible = queries.visibility == Visibility::kAll
-        ? prefix + i + 1
-        : view.shared + static_cast<int64_t>(view.tail.size());
     view.start = std::max<int64_t>(0, num_visible - queries.window);
+    if (view.start > view.end) {
+      view.nodes.erase(view.nodes.begin(), view.nodes.begin() + (view.start - view.end));
+    }
   }
   return view;
-}
-
-// Divides by the softmax's denominator, to which a sink adds a weight without a value.
-inline void finish(Head& head, const float* sink, int64_t v_width) {
-  float scale = 1.f;
-  if (sink != nullptr) {
-    const float max = std::max(head.max, *sink);
-    scale = std::exp(head.max - max);
-    head.sum = head.sum * scale + std::exp(*sink - max);
-  }
-  // A query that sees no key gets zeros.
-  const Vec factor(head.sum > 0.f ? scale / head.sum : 0.f);
-  for (int64_t d = 0; d < v_width; d += kLanes) {
-    (load(head.acc + d) * factor).store(head.acc + d);
-  }
 }
 
 template <typename T>
@@ -75,32 +58,32 @@ void attend_tile(const Queries& queries, const KeyValues<T>& kv, const Sequence&
                  int64_t tile_first, int64_t kv_head) {
   const int64_t num_rows = std::min(kRowsPerTile, s.num_new - tile_first);
   const int64_t group = queries.q.size(1) / queries.num_kv_heads;
+  const int64_t k_width = padded(kv.k_size);
+  const int64_t v_width = padded(kv.v_size);
   const T* q = queries.q.const_data_ptr<T>();
   T* o = queries.o.data_ptr<T>();
-  Tile tile(num_rows, group, kv.k_size, kv.v_size);
   std::vector<View> views;
   for (int64_t row = 0; row < num_rows; ++row) {
-    views.push_back(view_of(s, tile_first + row, tile_first, queries));
-    for (int64_t g = 0; g < group; ++g) {
-      float* scaled = tile.head(row, g).q;
-      const int64_t h = kv_head * group + g;
-      to_float(q + (s.first_row + tile_first + row) * queries.q.stride(0) +
-                   h * queries.q.stride(1), scaled, kv.k_size);
-      for (int64_t d = 0; d < padded(kv.k_size); d += kLanes) {
-        (load(scaled + d) * Vec(queries.softmax.scale)).store(scaled + d);
-      }
+    views.push_back(view_of(s, tile_first + row, queries));
+  }
+  Tile tile(views, group, kv.k_size, kv.v_size);
+  for (int64_t i = 0; i < tile.num_heads(); ++i) {
+    float* scaled = tile.q.data() + i * k_width;
+    to_float(q + (s.first_row + tile_first + i / group) * queries.q.stride(0) +
+                 (kv_head * group + i % group) * queries.q.stride(1), scaled, kv.k_size);
+    for (int64_t d = 0; d < k_width; d += kLanes) {
+      (load(scaled + d) * Vec(queries.softmax.scale)).store(scaled + d);
     }
   }
-  tile.walk(kv, kv_head, s.slots.data(), views, queries.softmax.cap);
-  for (int64_t row = 0; row < num_rows; ++row) {
-    for (int64_t g = 0; g < group; ++g) {
-      const int64_t h = kv_head * group + g;
-      finish(tile.head(row, g), queries.sinks.empty() ? nullptr : &queries.sinks[h],
-             padded(kv.v_size));
-      from_float(tile.head(row, g).acc,
-                 o + (s.first_row + tile_first + row) * queries.o.stride(0) +
-                     h * queries.o.stride(1), kv.v_size);
+  tile.run(kv, kv_head, s.slots.data(), queries.softmax.cap,
+           queries.sinks.empty() ? nullptr : queries.sinks.data() + kv_head * group);
+  for (int64_t i = 0; i < tile.num_heads(); ++i) {
+    float* out = tile.acc.data() + i * v_width;
+    for (int64_t d = 0; d < v_width; d += kLanes) {
+      (load(out + d) * Vec(tile.factors[i])).store(out + d);
     }
+    from_float(out, o + (s.first_row + tile_first + i / group) * queries.o.stride(0) +
+                        (kv_head * group + i % group) * queries.o.stride(1), kv.v_size);
   }
 }
 
