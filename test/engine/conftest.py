@@ -10,6 +10,7 @@ import pytest
 from builders.prompts import exactness_prompts
 from builders.qwen25vl import random_qwen25vl
 from harness import PICTURES, READER, Plain, Rounds, Server, glance_flags, picture_prompts, start
+from probing import Probe, start_probed
 
 
 @pytest.fixture(scope="session")
@@ -36,6 +37,24 @@ def glance(logs: Path, round_log: Path) -> Iterator[Server]:
     env = {"SGLANG_GLANCE_ROUND_LOG": str(round_log)}
     with start(READER, logs / "glance.log", *glance_flags(), env=env) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def chain(logs: Path) -> Iterator[Server]:
+    """One candidate an offset: the tree is a chain."""
+    with start(READER, logs / "chain.log", *glance_flags(topk=1)) as server:
+        yield server
+
+
+@pytest.fixture(params=["tree", "chain"])
+def served(request: pytest.FixtureRequest) -> Server:
+    return request.getfixturevalue({"tree": "glance", "chain": "chain"}[request.param])
+
+
+@pytest.fixture(scope="session")
+def probe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Probe]:
+    with start_probed(tmp_path_factory.mktemp("probe")) as probe:
+        yield probe
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,9 +25,11 @@ __all__ = [
     "PICTURES",
     "READER",
     "Answer",
+    "Ask",
     "Plain",
     "Rounds",
     "Server",
+    "ask_together",
     "assert_identical",
     "assert_no_slot_lost",
     "chat",
@@ -77,13 +80,26 @@ class Plain:
         return self._server
 
     def answer(self, request: dict, **sampling: object) -> Answer:
-        key = json.dumps([request["text"], request.get("images", []), sampling], sort_keys=True)
+        asked = [request.get(part) for part in ("text", "images", "extra")]
+        key = json.dumps([*asked, sampling], sort_keys=True)
         if key not in self._answers:
             self._answers[key] = self.server.generate(request, **sampling)
         return self._answers[key]
 
     def answers(self, requests: Iterable[dict], **sampling: object) -> list[Answer]:
         return [self.answer(request, **sampling) for request in requests]
+
+    def answers_to(self, asks: Iterable[Ask]) -> list[Answer]:
+        return [self.answer(request, **sampling) for request, sampling in asks]
+
+
+Ask = tuple[dict, dict]  # a request and its own sampling parameters
+
+
+def ask_together(server: Server, asks: Sequence[Ask]) -> list[Answer]:
+    """All at once, so that they share batches as far as the server's limit allows."""
+    with ThreadPoolExecutor(len(asks)) as pool:
+        return list(pool.map(lambda ask: server.generate(ask[0], **ask[1]), asks))
 
 
 def assert_identical(got: Sequence[Answer], expected: Sequence[Answer]) -> None:

@@ -87,9 +87,10 @@ def run(
     request: pytest.FixtureRequest, prompts: list[dict], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Run]:
     case: Case = request.param
-    if case == CASES["default"]:
-        yield run_case(case, request.getfixturevalue("glance"), prompts)
-        return
+    for name, shared in (("default", "glance"), ("chain", "chain")):
+        if case == CASES[name]:
+            yield run_case(case, request.getfixturevalue(shared), prompts)
+            return
     folder = tmp_path_factory.mktemp("case")
     flags = glance_flags(head_of(case, folder), **case.flags)
     with start(READER, folder / "server.log", *flags) as server:

@@ -3,63 +3,12 @@ puts the right token last among its siblings."""
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
-
-import pytest
 import torch
-from harness import (
-    READER,
-    Plain,
-    Rounds,
-    Server,
-    assert_identical,
-    assert_no_slot_lost,
-    chat,
-    glance_flags,
-    start,
-)
+from harness import Plain, assert_identical, assert_no_slot_lost, chat
+from probing import BUDGET, Probe
 from sglang.srt.speculative.glance.core.positions import mrope_positions
 
-BUDGET = 63  # with two candidates an offset: a full binary tree, five drafts deep
 LENGTH = {"max_new_tokens": 110, "ignore_eos": True}
-
-
-@dataclass
-class Probe:
-    server: Server
-    events: Path
-    rounds: Rounds
-
-    def of(self, kind: str) -> list[dict]:
-        rows = map(json.loads, self.events.read_text().splitlines())
-        return [row for row in rows if row["kind"] == kind]
-
-
-def entry_point(folder: Path) -> str:
-    """A distribution that names the probe as a plugin; the ``PYTHONPATH`` that shows both."""
-    info = folder / "glance_probe-0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: glance-probe\nVersion: 0\n")
-    (info / "entry_points.txt").write_text("[sglang.srt.plugins]\nprobe = glance_probe:register\n")
-    paths = [str(folder), str(Path(__file__).parent / "probe"), os.environ.get("PYTHONPATH")]
-    return os.pathsep.join(filter(None, paths))
-
-
-@pytest.fixture(scope="module")
-def probe(tmp_path_factory: pytest.TempPathFactory, prompts: list[dict]) -> Iterator[Probe]:
-    folder = tmp_path_factory.mktemp("probe")
-    env = {
-        "PYTHONPATH": entry_point(folder),
-        "GLANCE_PROBE": str(folder / "events.jsonl"),
-        "SGLANG_GLANCE_ROUND_LOG": str(folder / "rounds.jsonl"),
-    }
-    flags = glance_flags(budget=BUDGET, topk=2, chunk=48)
-    with start(READER, folder / "server.log", *flags, env=env) as server:
-        yield Probe(server, folder / "events.jsonl", Rounds(folder / "rounds.jsonl"))
 
 
 def test_scattered_accepted_nodes_in_a_batch_of_three(

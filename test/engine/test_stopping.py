@@ -5,7 +5,16 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from harness import Answer, Plain, Rounds, Server, assert_identical, assert_no_slot_lost, chat
+from harness import (
+    Answer,
+    Plain,
+    Rounds,
+    Server,
+    ask_together,
+    assert_identical,
+    assert_no_slot_lost,
+    chat,
+)
 
 BLOCK = 16
 
@@ -128,5 +137,74 @@ def test_limits_and_stops_in_one_batch(questions: list[dict], glance: Server, pl
         assert_identical(answers, plain.answers(requests, max_new_tokens=limit, stop=["1", "\n"]))
 
 
-def test_no_slot_is_lost(glance: Server) -> None:
-    assert_no_slot_lost(glance)
+CONTEXT = 4096  # the reader's positions; the host ends an answer two tokens short of it
+WORD = 4  # tokens of "word "
+
+
+def near_the_end(left: int, image: str | None = None) -> dict:
+    """A prompt that leaves about ``left`` tokens of the context for the answer."""
+    taken = 12 if image is None else 72
+    words = chat("word " * ((CONTEXT - taken - left) // WORD), images=int(image is not None))
+    return {"text": words, "images": [image] if image else []}
+
+
+def test_end_of_the_context(served: Server, plain: Plain, questions: list[dict]) -> None:
+    """A tree is deeper than what is left: nothing is written or embedded past the context, and
+    rows of the requests beside it stay theirs."""
+    endless = {"ignore_eos": True, "max_new_tokens": None}
+    (image,) = questions[0]["images"]
+    for requests in (
+        [near_the_end(left) for left in (8, 16, 24, 40)],
+        [near_the_end(left, image) for left in (12, 32)],
+    ):
+        asks = [(request, endless) for request in requests]
+        asks += [(question, {}) for question in questions[:4]]
+        answers = ask_together(served, asks)
+        assert_identical(answers, plain.answers_to(asks))
+        for answer in answers[: len(requests)]:
+            assert answer.meta["finish_reason"]["type"] == "length"
+            assert answer.meta["prompt_tokens"] + len(answer.ids) == CONTEXT - 2
+
+
+ENDS = {
+    "eos": {},
+    "ignored-eos": {"ignore_eos": True, "max_new_tokens": 50},
+    "ignored-stop-token": {"ignore_eos": True, "stop_token_ids": [25], "max_new_tokens": 50},
+    "stop-token": {"stop_token_ids": [20, 87]},
+    "stop-strings": {"stop": ["al", "4", "re", "\n"]},
+    "kept-stop-string": {"stop": ["al", "4", "re"], "no_stop_trim": True},
+    "stop-regex": {"stop_regex": "[0-9e]{2}"},
+    "limit": {"max_new_tokens": 7},
+    "at-least": {"min_new_tokens": 30, "max_new_tokens": 50},
+    "special-tokens": {"skip_special_tokens": False},
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_every_end_alone_and_together(
+    served: Server, plain: Plain, questions: list[dict], end: str
+) -> None:
+    """Pictures and texts one by one, then all of them with neighbours that end otherwise."""
+    requests = [*questions[:12:3], questions[14], {"text": chat("Describe a big red circle.")}]
+    expected = plain.answers(requests, **ENDS[end])
+    assert_identical([served.generate(request, **ENDS[end]) for request in requests], expected)
+    asks = [(request, ENDS[end]) for request in requests]
+    asks += [(questions[1], {}), (questions[2], ENDS["ignored-eos"])]
+    assert_identical(ask_together(served, asks), plain.answers_to(asks))
+
+
+@pytest.mark.parametrize("number", [2, 5])
+def test_several_answers_to_one_request(
+    served: Server, plain: Plain, questions: list[dict], number: int
+) -> None:
+    for end in ("eos", "stop-strings", "limit"):
+        params = {"temperature": 0, "max_new_tokens": 64, **ENDS[end], "n": number}
+        body = {"text": questions[1]["text"], "image_data": questions[1]["images"]}
+        body["sampling_params"] = params
+        replies = served.session.post(f"{served.url}/generate", json=body, timeout=300).json()
+        answers = [Answer(one["output_ids"], one["text"], one["meta_info"]) for one in replies]
+        assert_identical(answers, [plain.answer(questions[1], **ENDS[end])] * number)
+
+
+def test_no_slot_is_lost(served: Server) -> None:
+    assert_no_slot_lost(served)

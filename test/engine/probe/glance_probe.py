@@ -55,6 +55,13 @@ def _head_slots(
     original(draft_model, pool, context, positions, slots)
 
 
+def _accepted_nodes(original: Callable, batch: Any, rows: torch.Tensor, accept_lens: Any) -> None:
+    """Tree nodes on each request's accepted path, the root first."""
+    budget = batch.spec_info.draft_token_num
+    _record("path", nodes=[[row % budget for row in path if row >= 0] for path in rows.tolist()])
+    original(batch, rows, accept_lens)
+
+
 def _verify_positions(
     original: Callable, forward: Any, runner: Any, batch: Any, *args: Any
 ) -> None:
@@ -72,6 +79,7 @@ def _verify_positions(
 HOOKS = {
     f"{_GLANCE}.worker.GlanceWorker.forward_batch_generation": _keep_batch,
     f"{_GLANCE}.draft.BlockDrafter.propose": _last_is_best,
+    f"{_GLANCE}.commit.move_accepted": _accepted_nodes,
     f"{_GLANCE}.commit.write_head_kv": _head_slots,
     f"{_SRT}.layers.vocab_parallel_embedding.VocabParallelEmbedding.forward": _embedded_ids,
     f"{_FORWARD}.compute_spec_mrope_positions": _verify_positions,

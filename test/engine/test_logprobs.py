@@ -1,0 +1,209 @@
+"""Log-probabilities: an entry a token, plain decoding's values, whichever branch a token came from.
+
+Plain decoding multiplies one row where verify multiplies a tree's, so that sums are rounded in
+another order. Logits of the shipped reader lie within +-40; 5e-5 is a dozen roundings there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from harness import (
+    READER,
+    Answer,
+    Ask,
+    Plain,
+    Server,
+    ask_together,
+    assert_identical,
+    chat,
+    glance_flags,
+    start,
+)
+from probing import Probe
+
+TOLERANCE = 5e-5
+TOP = 5
+SOME_IDS = [0, 25, 198, 500, 511]
+OUTPUT = ("output_token_logprobs", "output_top_logprobs", "output_token_ids_logprobs")
+INPUT = ("input_token_logprobs", "input_top_logprobs", "input_token_ids_logprobs")
+EVERYTHING = {
+    "return_logprob": True,
+    "logprob_start_len": 0,
+    "top_logprobs_num": TOP,
+    "token_ids_logprob": SOME_IDS,
+}
+TEXTS = [{"text": chat(text)} for text in ("Describe a big red circle.", "Name: PARIS\nRead it.")]
+# What moves a distribution, and what ends a run early. The cold one samples, and always the best
+# token; its log-probabilities are those at that temperature.
+CONTROLS = {
+    "greedy": {},
+    "long": {"ignore_eos": True, "max_new_tokens": 40},
+    "limit": {"max_new_tokens": 17},
+    "stop": {"stop": ["a", "1"]},
+    "cold": {"temperature": 0.4, "top_p": 1e-6},
+    "bias": {"logit_bias": {"16": 3.0, "17": -2.0}},
+    "penalties": {"frequency_penalty": 0.4, "presence_penalty": 0.2, "repetition_penalty": 1.3},
+    "grammar": {"regex": r"([A-Z][a-z]+: [A-Z0-9.\-]+\n?){1,4}"},
+}
+
+
+def flat(entries: Sequence) -> list[tuple[float | None, int]]:
+    """One (value, id) after another, of lists of entries or of lists of them."""
+    out = []
+    for entry in entries:
+        if entry is None:  # no top list stands before a prompt's first token
+            out.append((None, -1))
+        elif isinstance(entry[0], list):
+            out += flat(entry)
+        else:
+            out.append((entry[0], entry[1]))
+    return out
+
+
+def assert_same_logprobs(got: Sequence[Answer], expected: Sequence[Answer]) -> None:
+    """Everything that plain decoding reports, id by id; values within the tolerance."""
+    assert_identical(got, expected)
+    for ours, plain in zip(got, expected, strict=True):
+        for key in (*OUTPUT, *INPUT):
+            assert (key in ours.meta) == (key in plain.meta), key
+            ours_all, plain_all = flat(ours.meta.get(key) or []), flat(plain.meta.get(key) or [])
+            assert [i for _, i in ours_all] == [i for _, i in plain_all], key
+            for (a, _), (b, _) in zip(ours_all, plain_all, strict=True):
+                assert a == b or a == pytest.approx(b, abs=TOLERANCE), key
+
+
+def asking(requests: Sequence[dict], **extra: object) -> list[dict]:
+    return [{**request, "extra": extra} for request in requests]
+
+
+@pytest.fixture(scope="module")
+def requests(questions: list[dict]) -> list[dict]:
+    return [questions[0], questions[14], *TEXTS]
+
+
+@pytest.mark.parametrize("control", CONTROLS)
+def test_every_token_has_its_entry(
+    served: Server, plain: Plain, requests: list[dict], control: str
+) -> None:
+    asked = asking(requests, **EVERYTHING)
+    answers = [served.generate(request, **CONTROLS[control]) for request in asked]
+    assert_same_logprobs(answers, plain.answers(asked, **CONTROLS[control]))
+    for answer in answers:
+        assert [token for _, token, _ in answer.meta[OUTPUT[0]]] == answer.ids
+        assert [len(row) for row in answer.meta[OUTPUT[1]]] == [TOP] * len(answer.ids)
+        assert [len(row) for row in answer.meta[OUTPUT[2]]] == [len(SOME_IDS)] * len(answer.ids)
+        assert len(answer.meta[INPUT[0]]) == answer.meta["prompt_tokens"]
+
+
+def test_prompt_from_the_middle(served: Server, plain: Plain, requests: list[dict]) -> None:
+    """From a place that the cache holds, twice, so that the prefix is cached the second time."""
+    asked = asking(requests, return_logprob=True, logprob_start_len=9, top_logprobs_num=2)
+    for _ in range(2):
+        answers = [served.generate(request) for request in asked]
+        assert_same_logprobs(answers, plain.answers(asked))
+
+
+def test_mixed_batch(served: Server, plain: Plain, questions: list[dict]) -> None:
+    """Each request asks for something else, some for nothing; greedy and cold ones together."""
+    some = {"return_logprob": True, "token_ids_logprob": [3, 500]}
+    asks: list[Ask] = [
+        ({**questions[0], "extra": EVERYTHING}, {}),
+        ({**TEXTS[0], "extra": {"return_logprob": True}}, CONTROLS["long"]),
+        (questions[1], {}),
+        ({**questions[14], "extra": some}, CONTROLS["cold"]),
+        ({**TEXTS[1], "extra": {"return_logprob": True, "top_logprobs_num": 2}}, {}),
+        ({**questions[5], "extra": EVERYTHING}, CONTROLS["grammar"]),
+        (TEXTS[1], CONTROLS["cold"]),
+        ({**questions[2], "extra": some}, CONTROLS["penalties"]),
+    ]
+    for _ in range(3):
+        answers = ask_together(served, asks)
+        assert_same_logprobs(answers, plain.answers_to(asks))
+    assert "output_token_logprobs" not in answers[2].meta
+
+
+def test_tokens_from_side_branches(probe: Probe, plain: Plain, requests: list[dict]) -> None:
+    """The drafter puts the right token last among its siblings, and prompts come in chunks."""
+    seen = len(probe.of("path"))
+    asked = asking(requests, **EVERYTHING)
+    for sampling in (CONTROLS["long"], CONTROLS["cold"], CONTROLS["penalties"]):
+        asks = [(request, sampling) for request in asked]
+        assert_same_logprobs(ask_together(probe.server, asks), plain.answers_to(asks))
+    paths = [path for row in probe.of("path")[seen:] for path in row["nodes"]]
+    assert sum(len(path) >= 3 and path[1] == 2 and path[2] == 6 for path in paths) >= 10
+
+
+def test_two_answers_to_one_request(served: Server, plain: Plain, questions: list[dict]) -> None:
+    body = {
+        "text": questions[1]["text"],
+        "image_data": questions[1]["images"],
+        "sampling_params": {"temperature": 0, "max_new_tokens": 64, "n": 2},
+        **EVERYTHING,
+    }
+    replies = served.session.post(f"{served.url}/generate", json=body, timeout=300).json()
+    answers = [Answer(reply["output_ids"], reply["text"], reply["meta_info"]) for reply in replies]
+    (asked,) = asking([questions[1]], **EVERYTHING)
+    assert len(answers) == 2
+    # The second starts at the prompt's last token, which the first has cached: compare the output.
+    for answer in answers:
+        for meta in (answer.meta, plain.answer(asked).meta):
+            assert len(meta[OUTPUT[0]]) == len(answer.ids)
+        assert [token for _, token, _ in answer.meta[OUTPUT[0]]] == plain.answer(asked).ids
+
+
+def test_streamed(served: Server, plain: Plain, questions: list[dict]) -> None:
+    (asked,) = asking([questions[0]], **EVERYTHING)
+    chunks = list(served.stream(asked))
+    assert len(chunks) > 2
+    for chunk in chunks:
+        assert [token for _, token, _ in chunk.meta[OUTPUT[0]]] == chunk.ids
+        assert len(chunk.meta[OUTPUT[1]]) == len(chunk.ids)
+    assert_same_logprobs(chunks[-1:], [plain.answer(asked)])
+
+
+def test_chat_endpoint(served: Server, plain: Plain, questions: list[dict]) -> None:
+    url = f"data:image/png;base64,{questions[0]['images'][0]}"
+    content = [
+        {"type": "image_url", "image_url": {"url": url}},
+        {"type": "text", "text": "Read all lines."},
+    ]
+    body = {
+        "model": "reader",
+        "messages": [{"role": "user", "content": content}],
+        "temperature": 0,
+        "max_tokens": 40,
+        "logprobs": True,
+        "top_logprobs": 3,
+    }
+    ours, expected = (
+        server.session.post(f"{server.url}/v1/chat/completions", json=body, timeout=300).json()
+        for server in (served, plain.server)
+    )
+    assert len(ours["choices"][0]["logprobs"]["content"]) == ours["usage"]["completion_tokens"]
+    for a, b in zip(
+        ours["choices"][0]["logprobs"]["content"],
+        expected["choices"][0]["logprobs"]["content"],
+        strict=True,
+    ):
+        assert a["token"] == b["token"]
+        assert a["logprob"] == pytest.approx(b["logprob"], abs=TOLERANCE)
+        assert [top["token"] for top in a["top_logprobs"]] == [
+            top["token"] for top in b["top_logprobs"]
+        ]
+
+
+@pytest.mark.slow
+def test_before_temperature_where_the_host_is_told_so(
+    tmp_path_factory: pytest.TempPathFactory, requests: list[dict]
+) -> None:
+    env = {"SGLANG_RETURN_ORIGINAL_LOGPROB": "1"}
+    folder = tmp_path_factory.mktemp("original")
+    asked = asking(requests, **EVERYTHING)
+    answers = []
+    for name, flags in (("plain", ("--dtype", "float32")), ("glance", glance_flags())):
+        with start(READER, folder / f"{name}.log", *flags, env=env) as server:
+            answers.append([server.generate(request, **CONTROLS["cold"]) for request in asked])
+    plain, ours = answers
+    assert_same_logprobs(ours, plain)
