@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 DEVICE ?= $(shell nvidia-smi -L >/dev/null 2>&1 && echo cuda || echo cpu)
 PORT ?= 30000
+MINUTES ?= 5
+SEED ?=
 ARGS ?=
 
 SGLANG := sglang==0.5.23
@@ -16,7 +18,7 @@ STAMP := $(VENV)/.stamp
 KERNEL_SOURCES := $(wildcard sgl-kernel/*.py sgl-kernel/*.toml sgl-kernel/csrc/*)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo serve bench doctor check format test test-slow test-gpu clean
+.PHONY: help setup demo serve bench audit doctor check format test test-slow soak test-gpu clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
@@ -35,6 +37,9 @@ serve: setup  ## serve the shipped model with GLANCE (PORT=30000)
 
 bench: setup  ## time plain decoding and GLANCE; split a round into its phases
 	@$(BIN)/python -m sglang.glance bench $(ARGS)
+
+audit: setup  ## compare GLANCE's tokens with plain decoding's; ARGS as in `... audit --help`
+	@$(BIN)/python -m sglang.glance audit $(ARGS)
 
 doctor: setup  ## what is installed, and whether GLANCE can start
 	@$(BIN)/python -m sglang.glance doctor $(ARGS)
@@ -56,6 +61,10 @@ test: setup $(STAMP)-dev  ## unit tests, then a real server on this machine
 
 test-slow: setup $(STAMP)-dev  ## the tests marked slow
 	$(BIN)/python -m pytest test/engine -m slow $(ARGS)
+
+soak: setup $(STAMP)-dev  ## mixed random traffic with aborts, checked (MINUTES=5, SEED=n replays)
+	@PYTHONPATH=test:test/engine $(BIN)/python -m soak --minutes $(MINUTES) \
+	    $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 test-gpu: setup  ## one script of checks on an NVIDIA GPU
 	$(BIN)/python test/gpu/check.py $(ARGS)

@@ -8,6 +8,7 @@ import sys
 COMMANDS = {
     "doctor": "what is installed, and whether GLANCE can start here",
     "demo": "ask plain decoding and GLANCE about the same pictures, compare",
+    "audit": "send the same requests to plain decoding and GLANCE, compare the tokens",
     "bench": "time plain decoding and GLANCE, split a round into its phases",
 }
 USAGE = "usage: python -m sglang.glance COMMAND [--help]\n\n" + "\n".join(

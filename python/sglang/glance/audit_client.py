@@ -1,0 +1,156 @@
+"""What the audit asks a server, and what it reads from the answer.
+
+Requests go through ``/v1/chat/completions``: the server applies its own model's chat template, so
+any model can be asked.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import mimetypes
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import requests
+from sglang.glance.assets import PICTURES
+
+BEST = 5  # of plain's tokens are known by their log-probability at every position
+TIMEOUT_S = 600
+TEXTS = (
+    "Hello.",
+    "What is the Total?",
+    "Count: 1, 2, 3, 4, 5, 6,",
+    "Describe a big red circle beside a small blue box.",
+    "List the months of the year, one a line.",
+    "abc abc abc abc abc abc abc abc",
+    "Write a JSON object with the fields name and price.",
+    "def add(a, b):",
+)
+
+
+class Unanswered(Exception):
+    """A server that cannot be reached, or answers with an error."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """``images``: URLs or data URLs."""
+
+    prompt: str
+    images: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reply:
+    """``best``: at each position the log-probability of plain's best tokens by id, where asked."""
+
+    ids: list[int]
+    rounds: int = 0
+    best: list[dict[int, float]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    url: str
+
+    def description(self) -> dict[str, str | None]:
+        """Model, architecture, dtype and speculative algorithm."""
+        model, server = self._get("/model_info"), self._get("/server_info")
+        # One model lies under different folders on two machines.
+        return {
+            "model": model["model_path"].rstrip("/").rsplit("/", 1)[-1],
+            "architectures": ", ".join(model.get("architectures") or []),
+            "weight version": model.get("weight_version"),
+            "dtype": dtype_of(server["dtype"], self.url),
+            "algorithm": server.get("speculative_algorithm"),
+        }
+
+    def ask(self, question: Question, max_tokens: int, margins: bool = False) -> Reply:
+        """The greedy answer. ``margins``: with the best tokens' log-probabilities."""
+        parts = [{"type": "image_url", "image_url": {"url": url}} for url in question.images]
+        parts.append({"type": "text", "text": question.prompt})
+        body = {
+            "model": "audit",
+            "messages": [{"role": "user", "content": parts}],
+            "temperature": 0,
+            # A model's own default penalty would make GLANCE decode plainly.
+            "repetition_penalty": 1.0,
+            "max_tokens": max_tokens,
+            "return_token_ids": True,
+            "return_meta_info": True,
+        }
+        if margins:
+            body |= {"logprobs": True, "top_logprobs": BEST}
+        choice = self._json("POST", "/v1/chat/completions", json=body)["choices"][0]
+        meta = choice["meta_info"]
+        best = [
+            {token: logprob for logprob, token, *_ in row}
+            for row in (meta.get("output_top_logprobs") or [])
+        ]
+        return Reply(choice["response_token_ids"], meta.get("spec_verify_ct", 0), best)
+
+    def _get(self, path: str) -> dict:
+        return self._json("GET", path)
+
+    def _json(self, method: str, path: str, **given: object) -> dict:
+        url = self.url.rstrip("/") + path
+        try:
+            reply = requests.request(method, url, timeout=TIMEOUT_S, **given)
+        except requests.RequestException as error:
+            raise Unanswered(
+                f"no answer from {url} ({type(error).__name__}): is the server up, and is this its "
+                "address?"
+            ) from error
+        if not reply.ok:
+            raise Unanswered(f"{url} answered {reply.status_code}: {reply.text[:300]}")
+        try:
+            return reply.json()
+        except requests.JSONDecodeError as error:
+            raise Unanswered(f"{url} answered no JSON: is it an SGLang server?") from error
+
+
+def dtype_of(dtype: str, url: str) -> str:
+    name = {"half": "float16", "float": "float32"}.get(dtype, dtype).removeprefix("torch.")
+    if name == "auto":
+        raise ValueError(f"{url} does not say its dtype: start both servers with --dtype")
+    return name
+
+
+def load_questions(path: Path) -> list[Question]:
+    """One question a line: ``{"prompt": ..., "image": ...}`` or ``"images": [...]``; an image is
+    a URL, a data URL or a path relative to the file."""
+    out = []
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if not line.strip():
+            continue
+        where = f"{path}:{number}"
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{where}: not JSON ({error})") from error
+        if not isinstance(row, dict) or not isinstance(row.get("prompt"), str):
+            raise ValueError(f"{where}: expected an object with a text `prompt`")
+        given = row.get("images", row.get("image"))
+        images = [] if given is None else [given] if isinstance(given, str) else given
+        if not isinstance(images, list) or not all(isinstance(image, str) for image in images):
+            raise ValueError(f"{where}: expected `image` text, or `images` a list of it")
+        out.append(Question(row["prompt"], tuple(as_url(image, path, where) for image in images)))
+    if not out:
+        raise ValueError(f"{path} holds no requests")
+    return out
+
+
+def shipped_questions() -> list[Question]:
+    """The shipped pictures with their questions, and texts."""
+    return load_questions(PICTURES / "prompts.jsonl") + [Question(text) for text in TEXTS]
+
+
+def as_url(image: str, listed_in: Path, where: str) -> str:
+    if image.startswith(("data:", "http://", "https://")):
+        return image
+    path = listed_in.parent / image
+    if not path.is_file():
+        raise ValueError(f"{where}: no picture at {path}")
+    kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+    return f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"
