@@ -160,3 +160,11 @@ def test_a_head_that_rewrites_the_targets_embedding_is_refused(head, tmp_path):
     (tmp_path / "mask_embedding.pt").write_bytes(b"")
     with pytest.raises(ValueError, match="mask_embedding.pt"):
         settled(speculative_draft_model_path=path)
+
+
+def test_head_whose_weights_do_not_fit_its_config_is_refused(tmp_path):
+    config = json.loads((HEAD / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "intermediate_size": 1024}))
+    (tmp_path / "model.safetensors").write_bytes((HEAD / "model.safetensors").read_bytes())
+    with pytest.raises(ValueError, match=r"mlp\.down_proj\.weight.*has shape .*config\.json"):
+        settled(speculative_draft_model_path=str(tmp_path))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sglang.srt.speculative.glance.config import GlanceConfig, parse_head, resolve
+from sglang.srt.speculative.glance.engine.checkpoint import check_weights
 
 logger = logging.getLogger(__name__)
 
@@ -144,6 +145,8 @@ def settle(args: Any) -> None:
     check(args)
     _settle_backends(args)
     config = load_config(args)
+    if (folder := Path(args.speculative_draft_model_path)).is_dir():
+        check_weights(folder, json.loads((folder / "config.json").read_text()), len(config.taps))
     args.speculative_dflash_block_size = config.block
     args.speculative_num_draft_tokens = config.budget
     args.speculative_eagle_topk = config.topk
