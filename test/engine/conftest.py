@@ -9,7 +9,17 @@ from pathlib import Path
 import pytest
 from builders.prompts import exactness_prompts
 from builders.qwen25vl import random_qwen25vl
-from harness import PICTURES, READER, Plain, Rounds, Server, glance_flags, picture_prompts, start
+from harness import (
+    PICTURES,
+    READER,
+    SMALL_POOL,
+    Plain,
+    Rounds,
+    Server,
+    glance_flags,
+    picture_prompts,
+    start,
+)
 from probing import Probe, start_probed
 
 
@@ -43,6 +53,22 @@ def glance(logs: Path, round_log: Path) -> Iterator[Server]:
 def chain(logs: Path) -> Iterator[Server]:
     """One candidate an offset: the tree is a chain."""
     with start(READER, logs / "chain.log", *glance_flags(topk=1)) as server:
+        yield server
+
+
+@pytest.fixture(
+    scope="session",
+    params=[
+        pytest.param(1, id="page1"),
+        pytest.param(16, id="page16", marks=pytest.mark.slow),
+    ],
+)
+def small_pool(request: pytest.FixtureRequest, logs: Path) -> Iterator[Server]:
+    """Room for about half of eight requests' answers, all admitted as if 8 tokens would do."""
+    flags = glance_flags(budget=33, tokens=SMALL_POOL, page=request.param)
+    log = logs / f"small-pool-{request.param}.log"
+    env = {"SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION": "8"}
+    with start(READER, log, *flags, env=env) as server:
         yield server
 
 

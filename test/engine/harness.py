@@ -18,12 +18,14 @@ FLAGS = ("--enable-metrics", "--decode-log-interval", "1")
 # SGLang compares free + cached + running slots with the pool's size in every step and when idle,
 # and looks for pages that are owned twice; a mismatch ends the server.
 STRICT = {"SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1", "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1"}
+SMALL_POOL = 1280  # tokens
 
 __all__ = [
     "GLANCE",
     "HEAD",
     "PICTURES",
     "READER",
+    "SMALL_POOL",
     "Answer",
     "Ask",
     "Plain",

@@ -2,38 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-from harness import (
-    READER,
-    Plain,
-    Server,
-    assert_identical,
-    assert_no_slot_lost,
-    glance_flags,
-    start,
-)
+from harness import Plain, Server, assert_identical, assert_no_slot_lost
 
 LENGTH = {"max_new_tokens": 240, "ignore_eos": True}
-
-
-PAGES = [
-    pytest.param(1, id="page1"),
-    pytest.param(16, id="page16", marks=pytest.mark.slow),
-]
-
-
-@pytest.fixture(scope="module", params=PAGES)
-def small_pool(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Server]:
-    """Room for about half of eight requests' answers, all admitted as if 8 tokens would do."""
-    log = tmp_path_factory.mktemp("retraction") / "server.log"
-    flags = glance_flags(budget=33, tokens=1280, page=request.param)
-    env = {"SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION": "8"}
-    with start(READER, log, *flags, env=env) as server:
-        yield server
 
 
 def test_retracted_requests_give_plain_tokens(

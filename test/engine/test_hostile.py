@@ -1,0 +1,110 @@
+"""Requests that no client should send: refused with a reason, or answered as plain decoding would.
+
+The server lives through all of them, and a request beside each tenth keeps its answer.
+"""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+import pytest
+from builders.hostile import cases
+from builders.hostile_case import Case
+from harness import Plain, Server, assert_identical, assert_no_slot_lost
+
+TIMEOUT_S = 60
+CANARY_EVERY = 10
+CASES = cases()
+# SGLang's scheduler dies of these, whatever the algorithm; GLANCE refuses them.
+FATAL = frozenset(
+    {
+        "text-empty",
+        "value-stop_token_ids-negative-min",
+        "value-stop_token_ids-outside-min",
+    }
+)
+# Plain decoding serves these; with GLANCE they are refused (docs/limits.md).
+REFUSED = frozenset({"field-hidden-states"})
+
+
+class Outcome(NamedTuple):
+    status: int
+    reason: str  # of a refusal
+    answers: list  # what is compared
+
+
+def sent(server: Server, case: Case) -> Outcome:
+    headers = {"Content-Type": "application/json"}
+    reply = server.session.post(
+        server.url + case.path, data=case.data, headers=headers, timeout=TIMEOUT_S
+    )
+    if not reply.ok:
+        return Outcome(reply.status_code, reply.text, [])
+    return Outcome(reply.status_code, "", answers(reply.text, drawn(case)))
+
+
+def drawn(case: Case) -> bool:
+    """Whether the answer's tokens are random, so that only their number can be compared."""
+    body = json.loads(case.data)
+    params = body.get("sampling_params", body if "temperature" in body else None)
+    return not isinstance(params, dict) or params.get("temperature") != 0
+
+
+def answers(text: str, random: bool) -> list:
+    """What of a reply must equal plain decoding's."""
+    if text.startswith("data:"):
+        rows = [json.loads(x[5:]) for x in text.splitlines() if x.startswith("data: {")]
+    else:
+        rows = json.loads(text)
+    out = []
+    for row in rows if isinstance(rows, list) else [rows]:
+        if "choices" in row:
+            said = [(c.get("message") or c.get("text"), c["finish_reason"]) for c in row["choices"]]
+            out.append(len(said) if random else said)
+        elif "error" in row:
+            out.append(("error", row["error"].get("code")))
+        else:
+            meta = row["meta_info"]
+            counts = (meta["prompt_tokens"], meta["finish_reason"]["type"])
+            out.append(counts if random else (*counts, row["output_ids"], row["text"]))
+    return out
+
+
+def test_there_are_enough() -> None:
+    assert len(CASES) >= 200
+    assert len({case.name for case in CASES}) == len(CASES)
+    assert {case.name for case in CASES} >= FATAL | REFUSED
+
+
+@pytest.fixture(scope="module")
+def canary(plain: Plain, questions: list[dict]) -> tuple[dict, list]:
+    return questions[0], [plain.answer(questions[0])]
+
+
+@pytest.mark.parametrize(
+    ("number", "case"), [pytest.param(i, case, id=case.name) for i, case in enumerate(CASES)]
+)
+def test_refused_or_answered_as_plainly(
+    glance: Server, plain: Plain, canary: tuple[dict, list], number: int, case: Case
+) -> None:
+    beside = number % CANARY_EVERY == 0 or case.name in FATAL
+    with ThreadPoolExecutor(1) as pool:
+        kept = pool.submit(glance.generate, canary[0]) if beside else None
+        got = sent(glance, case)
+        if kept is not None:
+            assert_identical([kept.result()], canary[1])
+    assert glance.process.poll() is None, glance.tail()
+    if case.name in FATAL or case.name in REFUSED:
+        assert got.status == 400 and len(got.reason) > 20, got
+        return
+    expected = sent(plain.server, case)
+    # A 5xx is SGLang's own, before any token is decoded: it answers plain decoding's client too.
+    assert got.status == expected.status, (got, expected)
+    assert got.answers == expected.answers
+    assert got.answers or got.reason
+
+
+def test_no_slot_is_lost_by_any_of_them(glance: Server) -> None:
+    assert_no_slot_lost(glance)
