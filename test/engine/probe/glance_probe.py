@@ -44,15 +44,13 @@ def _embedded_ids(original: Callable, layer: Any, ids: torch.Tensor) -> torch.Te
     return original(layer, ids)
 
 
-def _head_slots(
-    original: Callable, draft_model: Any, pool: Any, context: Any, positions: Any, slots: Any
-) -> None:
+def _head_slots(original: Callable, worker: Any, context: Any, positions: Any, slots: Any) -> None:
     """Whether each written slot is the one its token index has in its request's row."""
     batch = _batch[0]
     rows = batch.req_to_token_pool.req_to_token[batch.req_pool_indices]
     owned = (rows[:, positions.long()] == slots).any(0)
     _record("head", tokens=len(slots), owned=int(owned.sum()), last=int(positions.max()))
-    original(draft_model, pool, context, positions, slots)
+    original(worker, context, positions, slots)
 
 
 def _accepted_nodes(original: Callable, batch: Any, rows: torch.Tensor, accept_lens: Any) -> None:
@@ -80,7 +78,7 @@ HOOKS = {
     f"{_GLANCE}.worker.GlanceWorker.forward_batch_generation": _keep_batch,
     f"{_GLANCE}.draft.BlockDrafter.propose": _last_is_best,
     f"{_GLANCE}.commit.move_accepted": _accepted_nodes,
-    f"{_GLANCE}.commit.write_head_kv": _head_slots,
+    f"{_GLANCE}.worker.GlanceWorker._append_target_hidden_sequential": _head_slots,
     f"{_SRT}.layers.vocab_parallel_embedding.VocabParallelEmbedding.forward": _embedded_ids,
     f"{_FORWARD}.compute_spec_mrope_positions": _verify_positions,
 }

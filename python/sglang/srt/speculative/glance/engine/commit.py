@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -20,23 +21,32 @@ def move_accepted(batch: Any, accept_rows: torch.Tensor, accept_lens: torch.Tens
     )
 
 
-def write_head_kv(
-    draft_model: Any,
-    pool: Any,
-    context: torch.Tensor,
-    positions: torch.Tensor,
-    slots: torch.Tensor,
-) -> None:
-    """Write every head layer's K and V for ``context [n, H]`` (the head's projection of the tapped
-    states) at ``slots [n] int64``.
+def layerwise_kv(
+    draft_model: Any, context: torch.Tensor, positions: torch.Tensor
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """``context [n, H]`` (the head's projection of the tapped states), ``positions [n] int64``
+    (1-D token indices) -> each head layer's K and V ``[n, heads, D]``.
 
-    ``positions [n] int64``: 1-D token indices. The layers' fused QKV projection is called whole:
-    on a CPU its weight may be packed, which no row slice respects.
+    A fused QKV projection is called whole: its weight may be packed or quantised, which no row
+    slice respects.
     """
     for layer in draft_model.layers:
         attn = layer.self_attn
         qkv, _ = attn.qkv_proj(context)
         _, k, v = qkv.split([attn.q_size, attn.kv_size, attn.kv_size], dim=-1)
         k = attn.apply_k_rope(positions, attn.apply_k_norm(k))
+        if attn.v_scale is not None:
+            v = v * attn.v_scale
         shape = (-1, attn.num_kv_heads, attn.head_dim)
-        pool.set_kv_buffer(attn.attn, KVWriteLoc(slots, None), k.view(shape), v.reshape(shape))
+        yield k.view(shape), v.reshape(shape)
+
+
+def write_head_kv(
+    draft_model: Any,
+    pool: Any,
+    layers_kv: Iterable[tuple[torch.Tensor, torch.Tensor]],
+    slots: torch.Tensor,
+) -> None:
+    """Write every head layer's K and V ``[n, heads, D]`` at ``slots [n] int64``."""
+    for layer, (k, v) in zip(draft_model.layers, layers_kv, strict=True):
+        pool.set_kv_buffer(layer.self_attn.attn, KVWriteLoc(slots, None), k, v)
