@@ -52,7 +52,7 @@ def describe(folders: Iterable[Path]) -> Provenance:
         cores=len(os.sched_getaffinity(0)),
         memory_gib=round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1),
         features=features,
-        threads=os.environ.get("OMP_NUM_THREADS", "1"),
+        threads=os.environ.get("OMP_NUM_THREADS", str(len(os.sched_getaffinity(0)))),
         kernels=cpu_ops(),
         load=round(os.getloadavg()[0], 2),
         python=platform.python_version(),

@@ -154,7 +154,7 @@ def starting(
     # An engine is three processes that import the same modules: the first keeps the bytecode.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     if "cpu" in device_flags:
-        environment = {"SGLANG_USE_CPU_ENGINE": "1", "OMP_NUM_THREADS": "1", **environment}
+        environment = {"SGLANG_USE_CPU_ENGINE": "1", **environment}
     with log.open("wb") as out:
         process = subprocess.Popen(
             command, stdout=out, stderr=subprocess.STDOUT, env=environment, start_new_session=True
