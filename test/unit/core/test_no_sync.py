@@ -4,6 +4,13 @@ import pytest
 import torch
 from sglang.srt.speculative.glance.core.accept import shorten, walk
 from sglang.srt.speculative.glance.core.masks import fill_full_mask, full_mask, qlen_mask
+from sglang.srt.speculative.glance.core.penalties import (
+    Penalties,
+    count_tokens,
+    forbid_stops,
+    node_paths,
+    penalise,
+)
 from sglang.srt.speculative.glance.core.positions import (
     block_positions,
     mrope_positions,
@@ -30,6 +37,12 @@ def test_a_round_never_reads_a_value():
     fill_full_mask(ancestors, on_meta(bs), on_meta(9000, dtype=torch.bool))
     mrope_positions(tree_positions(on_meta(bs), tree.depths), on_meta(bs))
     block_positions(on_meta(bs), block)
+    floats = [on_meta(bs, dtype=torch.float32) for _ in range(3)]
+    penalties = Penalties(*floats, on_meta(bs), on_meta(bs, 2))
+    logits = on_meta(bs, budget, 50, dtype=torch.float32)
+    paths = node_paths(tree.tokens, tree.parents, block - 1)
+    penalise(logits, paths, count_tokens(on_meta(bs, 9), 50), penalties)
+    forbid_stops(logits, on_meta(bs, budget), penalties)
     accepted = shorten(walk(tree.tokens, tree.parents, on_meta(bs, budget), block - 1), on_meta(bs))
     assert accepted.committed.shape == (bs, block)
 
