@@ -82,6 +82,10 @@ def context_ends() -> Iterator[Member]:
         ids = [40 + i % 200 for i in range(length)]
         body = {"input_ids": ids, "sampling_params": {**SHORT, "ignore_eos": True}}
         yield member(str(length), body)
+    for length in range(CONTEXT - 6, CONTEXT):
+        ids = [40 + i % 200 for i in range(length)]
+        params = {"temperature": 0, "max_new_tokens": None, "ignore_eos": True}
+        yield member(f"{length}-unbounded", {"input_ids": ids, "sampling_params": params})
     ids = [60 + i % 90 for i in range(CONTEXT - 60)]
     whole = {**SHORT, "max_new_tokens": 2 * CONTEXT, "ignore_eos": True}
     yield member("answer-past", {"input_ids": ids, "sampling_params": whole})
@@ -290,6 +294,7 @@ def bodies() -> Iterator[Member]:
         "string": b'"text"',
         "null": b"null",
         "infinity": b'{"text": "a", "sampling_params": {"temperature": Infinity}}',
+        "1e400": b'{"text": "a", "sampling_params": {"temperature": 1e400}}',
         "twice": b'{"text": "a", "text": "b", "sampling_params": {"max_new_tokens": 4}}',
         "deep": b'{"text": ' + b"[" * 5000 + b"]" * 5000 + b"}",
         "trailing": json.dumps(ask()).encode() + b"}",

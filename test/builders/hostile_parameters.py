@@ -50,7 +50,7 @@ def absurd_values() -> Iterator[Member]:
         "repetition_penalty": (0, -1, 2.1, float("nan")),
         "max_new_tokens": (-1, 2**31, 2**63, big, 1.5),
         "min_new_tokens": (-1, 9, big),
-        "n": (0, -1, 10**9),
+        "n": (0, -1),
         "sampling_seed": (-1, 2**63, big, 0.5),
         "stream_interval": (0, -1, big),
         "beam_width": (0, -1, 2, big),

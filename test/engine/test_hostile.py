@@ -20,7 +20,11 @@ CASES = cases()
 # SGLang's scheduler dies of these, whatever the algorithm; GLANCE refuses them.
 FATAL = frozenset(
     {
+        "ids-far-outside",
+        "ids-int32",
+        "ids-outside",
         "text-empty",
+        "value-stop_token_ids-many-min",
         "value-stop_token_ids-negative-min",
         "value-stop_token_ids-outside-min",
     }

@@ -27,6 +27,12 @@ def test_empty_prompt() -> None:
     assert "prompt is empty" in ends_the_server(request([]))
 
 
+@pytest.mark.parametrize("token", [512, -1, 2**31])
+def test_prompt_token_outside_the_vocabulary(token: int) -> None:
+    refused = ends_the_server(request([0, token, 511]))
+    assert f"input_ids: got {token}, expected ids in [0, 511]" in refused
+
+
 @pytest.mark.parametrize("token", [512, -1, 10**9])
 def test_stop_token_outside_the_vocabulary(token: int) -> None:
     assert ends_the_server(request(stop_token_ids={5, token})) is None  # it matches nothing

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from sglang.srt.runtime_context import get_exec
+
 
 def ends_the_server(req: Any) -> str | None:
     """Why this request would end the scheduler, with any algorithm or none, or None.
@@ -13,6 +15,11 @@ def ends_the_server(req: Any) -> str | None:
     """
     if not req.origin_input_ids:
         return "the prompt is empty: it must hold at least one token"
+    # Pictures are put in later: here every id is a token.
+    lowest, highest = min(req.origin_input_ids), max(req.origin_input_ids)
+    if lowest < 0 or highest >= req.vocab_size:
+        got = lowest if lowest < 0 else highest
+        return f"input_ids: got {got}, expected ids in [0, {req.vocab_size - 1}]"
     params = req.sampling_params
     if params.min_new_tokens > 0:
         outside = [i for i in params.stop_token_ids or () if not 0 <= i < req.vocab_size]
@@ -22,4 +29,16 @@ def ends_the_server(req: Any) -> str | None:
                 f"stop_token_ids with min_new_tokens: got {outside[0]}, expected ids in "
                 f"[0, {req.vocab_size - 1}]"
             )
+    return None
+
+
+def cannot_be_sampled(req: Any) -> str | None:
+    """Why the sampler cannot give this request what it asks for, or None."""
+    if req.return_sampling_mask:
+        req.return_sampling_mask = False
+        return "return_sampling_mask is not supported with GLANCE: drop it from the request"
+    if req.sampling_params.min_p > 0 and get_exec().deterministic.enable_deterministic_inference:
+        # The sampler asserts that there is no seed, plain or not: it would end the scheduler.
+        req.sampling_params.min_p = 0.0
+        return "min_p is not supported with --enable-deterministic-inference: drop it"
     return None
