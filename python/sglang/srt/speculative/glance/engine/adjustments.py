@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+from sglang.srt.speculative.glance.engine.refusals import cannot_be_sampled, ends_the_server
 
 
 class Adjustment(NamedTuple):
@@ -54,7 +55,7 @@ def refuse_request(original: Callable, req: Any, enable_overlap: bool) -> str | 
     """Reason why a request cannot be served (HTTP 400), or None."""
     if req.return_hidden_states:
         return "return_hidden_states is not supported with GLANCE: drop it from the request"
-    return original(req, enable_overlap)
+    return ends_the_server(req) or cannot_be_sampled(req) or original(req, enable_overlap)
 
 
 def stop_in_order(original: Callable, req: Any, new_accepted_len: int = 1) -> None:
@@ -65,6 +66,8 @@ def stop_in_order(original: Callable, req: Any, new_accepted_len: int = 1) -> No
     """
     params = req.sampling_params
     settled = req.finished() or req.to_finish
+    if req.grammar is not None and params.ignore_eos and not settled:
+        return _stop_as_the_grammar_stood(original, req, new_accepted_len)
     if settled or new_accepted_len < 2 or not (params.stop_strs or params.stop_regex_strs):
         return original(req, new_accepted_len)
     run, grammar = req.output_ids, req.grammar
@@ -78,6 +81,19 @@ def stop_in_order(original: Callable, req: Any, new_accepted_len: int = 1) -> No
     req.output_ids, req.grammar = run, grammar
     if req.finished() and req.finished_len is None:
         req.finished_len = end
+
+
+def _stop_as_the_grammar_stood(original: Callable, req: Any, new_accepted_len: int) -> None:
+    """Such requests take one token a round. Plain decoding asks before the grammar reads it, so
+    that a grammar ended by an ignored EOS ends the request a token later, or, with a backend that
+    forgets its end, never."""
+    grammar = req.grammar
+    if not getattr(req, "grammar_had_ended", False):
+        req.grammar = None
+    original(req, new_accepted_len)
+    req.grammar = grammar
+    grammar.finished = req.finished()  # what the host sets next
+    req.grammar_had_ended = grammar.is_terminated()
 
 
 ADJUSTMENTS = (
@@ -96,8 +112,9 @@ ADJUSTMENTS = (
     Adjustment(
         "sglang.srt.speculative.dflash_utils.validate_dflash_request",
         refuse_request,
-        "tapped states occupy the hidden-states output, so a request for it must be refused",
-        "upstream separates the two",
+        "tapped states occupy the hidden-states output; the tree's sampling supports are not kept; "
+        "the sampler has no seeded min_p: requests for these must be refused",
+        "upstream asks the algorithm which requests it serves",
     ),
     Adjustment(
         "sglang.srt.managers.schedule_batch.Req.update_finish_state",

@@ -38,8 +38,6 @@ class GlanceDraftInput(DFlashDraftInputV2):
         if batch.batch_size() == 0:
             return
         batch.maybe_evict_swa()
-        if batch.sampling_info.penalizer_orchestrator.is_required:
-            batch.cumulate_penalty_output_tokens()
         page_size = batch.token_to_kv_pool_allocator.page_size
         cur, nxt, _ = page_aligned_decode_alloc_lens(
             batch.reqs, reserve=get_alloc_reserve_per_decode(), page_size=page_size

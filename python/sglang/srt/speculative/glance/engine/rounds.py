@@ -13,11 +13,13 @@ ROUND_LOG_ENV = "SGLANG_GLANCE_ROUND_LOG"
 
 
 class Round(msgspec.Struct):
-    """``laps_ms``: wall-clock of each phase in order; ``accept_lens``: per request."""
+    """``laps_ms``: wall-clock of each phase in order; ``accept_lens``: per request;
+    ``num_plain``: requests that could take one token only, whatever the tree held."""
 
     laps_ms: dict[str, float]
     accept_lens: list[int]
     budget: int
+    num_plain: int
 
 
 class RoundLog:
@@ -47,9 +49,9 @@ class RoundLog:
             self.laps[phase] = (now - self.last) * 1e3
             self.last = now
 
-    def end(self, accept_lens: torch.Tensor) -> None:
+    def end(self, accept_lens: torch.Tensor, num_plain: int = 0) -> None:
         if self.file is not None:
-            record = Round(self.laps, accept_lens.tolist(), self.budget)
+            record = Round(self.laps, accept_lens.tolist(), self.budget, num_plain)
             self.file.write(msgspec.json.encode(record) + b"\n")
 
     def _now(self) -> float:

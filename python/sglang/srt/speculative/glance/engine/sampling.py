@@ -6,27 +6,27 @@ import dataclasses
 from typing import Any
 
 import torch
+from sglang.srt.speculative.glance.core.tree import Tree
+from sglang.srt.speculative.glance.engine.penalties import OutputHistory, penalise_nodes
+
+PLAIN_REASONS = ("custom_logit_processor", "grammar_ignoring_eos")
 
 
-def plain_rounds(reqs: list[Any]) -> list[bool]:
-    """Which requests must take one token a round.
+def plain_reason(req: Any) -> str | None:
+    """Why a request must take one token a round, one of ``PLAIN_REASONS``, or None.
 
-    Penalties, ``min_new_tokens`` and custom logit processors read the whole output so far; along a
-    branch that would be the branch's own tokens, which the host's batch-wide state does not hold.
-    At the root it does, so such requests are decoded exactly from the root alone.
+    A custom logit processor may read the request's output and keep state of its own: called for
+    nodes that are not accepted in the end, it would not see what it sees in plain decoding. At the
+    root it does, so such requests are decoded exactly from the root alone.
+
+    A grammar ends by EOS. Where EOS is to be ignored, plain decoding goes on behind it, but the
+    host cuts an accepted run there.
     """
-    return [_reads_history(req) for req in reqs]
-
-
-def _reads_history(req: Any) -> bool:
-    params = req.sampling_params
-    return (
-        params.frequency_penalty != 0
-        or params.presence_penalty != 0
-        or params.repetition_penalty != 1
-        or params.min_new_tokens > 0
-        or req.custom_logit_processor is not None
-    )
+    if req.custom_logit_processor is not None:
+        return "custom_logit_processor"
+    if req.grammar is not None and req.sampling_params.ignore_eos:
+        return "grammar_ignoring_eos"
+    return None
 
 
 def expand(info: Any, width: int) -> Any:
@@ -53,44 +53,45 @@ def expand(info: Any, width: int) -> Any:
     )
 
 
-def has_penalties(info: Any) -> bool:
-    """Whether some request's logits depend on its output so far. The host hands a forward pass
-    either the accumulated penalties or the object that accumulates them."""
-    if info.acc_additive_penalties is not None or info.acc_scaling_penalties is not None:
-        return True
-    return info.penalizer_orchestrator is not None and info.penalizer_orchestrator.is_required
-
-
-def bias_nodes(logits: torch.Tensor, info: Any, grammar_mask: Any, sampler: Any) -> None:
-    """Apply in place to ``logits [bs, N, V]`` what plain decoding applies to its one row: the
-    grammar mask and logit bias at every node; penalties and processors at the roots."""
-    bs, width, vocab = logits.shape
+def adjust(
+    logits: torch.Tensor,
+    batch: Any,
+    tree: Tree,
+    positions: torch.Tensor,
+    history: OutputHistory,
+    grammar_mask: Any,
+    sampler: Any,
+) -> None:
+    """Apply in place to ``logits [bs, N, V]``, in its order, what plain decoding applies to its one
+    row: penalties, grammar mask and logit bias at every node, custom processors at the roots."""
+    info = batch.sampling_info
+    penalise_nodes(logits, batch, tree, positions, history)
     if grammar_mask is not None:
-        grammar_mask.apply(logits.view(bs * width, vocab))
-    needs_history = info.has_custom_logit_processor or has_penalties(info)
+        grammar_mask.apply(logits.flatten(0, 1))
     if info.logit_bias is not None:
-        first = 1 if needs_history else 0
-        logits[:, first:] += info.logit_bias[:, None]
-    if needs_history:
-        roots = logits[:, 0].contiguous()
-        info.grammar_mask = None  # applied above, for every node
-        info.apply_logits_bias(roots)
-        logits[:, 0] = sampler._preprocess_logits(roots, info)
+        logits += info.logit_bias[:, None]
+    if info.has_custom_logit_processor:
+        logits[:, 0] = sampler._preprocess_logits(logits[:, 0].contiguous(), info)
 
 
 def draw(
-    logits_output: Any, info: Any, grammar_mask: Any, sampler: Any, positions: torch.Tensor
+    output: Any,
+    batch: Any,
+    tree: Tree,
+    positions: torch.Tensor,
+    history: OutputHistory,
+    grammar_mask: Any,
+    sampler: Any,
 ) -> torch.Tensor:
-    """Target tokens ``[bs * N] int64`` from ``logits_output.next_token_logits [bs * N, V]``.
+    """Target tokens ``[bs, N] int64`` from ``output.next_token_logits [bs * N, V]``.
 
     ``positions [bs * N]``: each node's token index, which keys seeded sampling as in plain
     decoding. The logits are adjusted in place and otherwise kept for log-probabilities.
     """
-    logits = logits_output.next_token_logits
-    bs = len(info.temperatures)
-    bias_nodes(logits.view(bs, -1, logits.shape[-1]), info, grammar_mask, sampler)
-    if info.is_all_greedy:
-        return torch.argmax(logits, dim=-1)
-    scratch = dataclasses.replace(logits_output, next_token_logits=logits.clone())
-    width = logits.shape[0] // bs
-    return sampler(scratch, expand(info, width), False, [], [], positions).to(torch.int64)
+    logits, info, (bs, width) = output.next_token_logits, batch.sampling_info, tree.tokens.shape
+    nodes = logits.view(bs, width, -1)
+    adjust(nodes, batch, tree, positions.view(bs, width), history, grammar_mask, sampler)
+    scratch = logits if info.is_all_greedy else logits.clone()  # the sampler overwrites it
+    scratch = dataclasses.replace(output, next_token_logits=scratch)
+    tokens = sampler(scratch, expand(info, width), False, [], [], positions)
+    return tokens.view(bs, width).to(torch.int64)

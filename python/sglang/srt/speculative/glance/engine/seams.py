@@ -39,6 +39,8 @@ SURFACE: dict[str, tuple[str, ...] | None] = {
     f"{_SRT}.arg_groups.overrides:resolving_view": None,
     f"{_SRT}.runtime_context:get_spec": (),
     f"{_SRT}.runtime_context:get_exec": (),
+    f"{_SRT}.runtime_context:get_observability": (),
+    f"{_SRT}.runtime_context:get_serving": (),
     f"{_SRT}.utils.hf_transformers_utils:get_config": None,
     # hooked functions
     f"{_SRT}.mem_cache.allocation:get_last_loc": (
@@ -202,7 +204,7 @@ SURFACE: dict[str, tuple[str, ...] | None] = {
         "logprob_logits",
     ),
     f"{_SRT}.layers.sampler:Sampler._preprocess_logits": ("logits", "sampling_info"),
-    f"{_SRT}.sampling.sampling_batch_info:SamplingBatchInfo.apply_logits_bias": ("logits",),
+    f"{_SRT}.sampling.sampling_batch_info:SamplingBatchInfo.copy_for_forward": (),
     f"{_SRT}.layers.logprob_processor:compute_spec_logprobs": (
         "batch",
         "logits_output",

@@ -12,6 +12,7 @@ from sglang.srt.speculative.glance.core.positions import tree_positions
 from sglang.srt.speculative.glance.core.tree import Tree
 from sglang.srt.speculative.glance.engine.inputs import GlanceVerifyInput
 from sglang.srt.speculative.glance.engine.masks import backend_mask
+from sglang.srt.speculative.glance.engine.penalties import OutputHistory
 from sglang.srt.speculative.glance.engine.sampling import draw
 from sglang.srt.speculative.glance.kernels.select import Ops
 from sglang.srt.speculative.spec_utils import GrammarTree, build_grammar_vocab_mask
@@ -36,6 +37,11 @@ class TreeVerifier:
         self.ops = ops
         self.worker = target_worker
         self.runner = target_worker.model_runner
+        self.history = OutputHistory(
+            self.runner.req_to_token_pool.req_to_token.shape[0],
+            config.max_depth + 1,
+            torch.device(self.runner.device),
+        )
 
     def verify(
         self, batch: Any, tree: Tree, slots: torch.Tensor, grammar_barrier: Any = None
@@ -61,9 +67,9 @@ class TreeVerifier:
                 device=output.next_token_logits.device,
                 barrier=grammar_barrier,
             )
-        tokens = draw(output, batch.sampling_info, mask, self.runner.sampler, positions)
+        tokens = draw(output, batch, tree, positions, self.history, mask, self.runner.sampler)
         hidden, output.hidden_states = output.hidden_states, None
-        return Verified(tokens.view_as(tree.tokens), hidden, output, ran_graph, forward_batch)
+        return Verified(tokens, hidden, output, ran_graph, forward_batch)
 
     def _input(
         self, batch: Any, tree: Tree, positions: torch.Tensor, slots: torch.Tensor

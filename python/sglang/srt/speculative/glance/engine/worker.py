@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,12 +17,14 @@ from sglang.srt.speculative.glance.core.positions import block_positions
 from sglang.srt.speculative.glance.engine import commit, seams
 from sglang.srt.speculative.glance.engine.args import load_config
 from sglang.srt.speculative.glance.engine.capture import install_capture
-from sglang.srt.speculative.glance.engine.cpu import suit_head
+from sglang.srt.speculative.glance.engine.cpu import StackedContextKV, suit_head
 from sglang.srt.speculative.glance.engine.draft import BlockDrafter
 from sglang.srt.speculative.glance.engine.graphs import GraphMarginals, use_verify_graphs
 from sglang.srt.speculative.glance.engine.inputs import GlanceDraftInput
+from sglang.srt.speculative.glance.engine.metrics import PlainRounds
+from sglang.srt.speculative.glance.engine.penalties import resume
 from sglang.srt.speculative.glance.engine.rounds import RoundLog
-from sglang.srt.speculative.glance.engine.sampling import plain_rounds
+from sglang.srt.speculative.glance.engine.sampling import plain_reason
 from sglang.srt.speculative.glance.engine.verify import TreeVerifier
 from sglang.srt.speculative.glance.kernels.select import ops_for
 
@@ -41,9 +44,13 @@ class GlanceWorker(DFlashWorkerV2):
         with self._draft_leaves():
             super().__init__(server_args, gpu_id, nccl_port, target_worker)
         self.speculative_num_draft_tokens = self.config.budget
+        self.context_kv = partial(commit.layerwise_kv, self.draft_model)
         if self.device == "cpu":
             suit_head(self.draft_model, self.draft_model_runner.dtype)
+            if StackedContextKV.serves(self.draft_model):
+                self.context_kv = StackedContextKV(self.draft_model)
         self.rounds = RoundLog.from_env(self.device, self.config.budget)
+        self.plain_rounds = PlainRounds.from_host()
 
     def _draft_leaves(self) -> Any:
         """The draft runner reads block-wide, unbranched settings where the target reads N and K."""
@@ -84,7 +91,8 @@ class GlanceWorker(DFlashWorkerV2):
     ) -> None:
         """The parent's prefill half ends here where it has no fused kernel."""
         pool = self.draft_model_runner.token_to_kv_pool
-        commit.write_head_kv(self.draft_model, pool, ctx_hidden, ctx_positions, ctx_cache_loc)
+        layers_kv = self.context_kv(ctx_hidden, ctx_positions)
+        commit.write_head_kv(self.draft_model, pool, layers_kv, ctx_cache_loc)
 
     def forward_batch_generation(
         self,
@@ -94,6 +102,7 @@ class GlanceWorker(DFlashWorkerV2):
         pp_proxy_tensors: Any = None,
     ) -> GenerationBatchResult:
         if batch.forward_mode.is_extend() or batch.is_extend_in_batch:
+            resume(batch)
             return super().forward_batch_generation(batch, on_publish)
         return self.decode_round(batch, on_publish, grammar_barrier)
 
@@ -116,15 +125,18 @@ class GlanceWorker(DFlashWorkerV2):
         accepted = self.ops.walk(
             tree.tokens, tree.parents, verified.target_tokens, config.max_depth
         )
-        if (limits := self._limits(batch)) is not None:
-            accepted = shorten(accepted, limits)
+        alone = [reason for req in batch.reqs if (reason := plain_reason(req)) is not None]
+        if alone:
+            accepted = shorten(accepted, self._limits(batch))
+            self.plain_rounds.count(alone)
+        self.verifier.history.note(batch, accepted)
         new_seq_lens = prefix_lens + accepted.accept_lens
         if on_publish is not None:
             on_publish(new_seq_lens)
         self.rounds.lap("accept")
         rows = self._commit(batch, accepted, verified, window, prefix_lens)
         self.rounds.lap("commit")
-        self.rounds.end(accepted.accept_lens)
+        self.rounds.end(accepted.accept_lens, len(alone))
         if batch.return_logprob:
             compute_spec_logprobs(
                 batch, verified.output, verified.target_tokens.view(-1), accept_index=rows
@@ -143,12 +155,9 @@ class GlanceWorker(DFlashWorkerV2):
             device=self.device,
         ).view(bs, -1)
 
-    def _limits(self, batch: Any) -> torch.Tensor | None:
-        """Most drafts each request may accept ``[bs]``, or None when no request is limited."""
-        plain = plain_rounds(batch.reqs)
-        if not any(plain):
-            return None
-        limits = [0 if alone else self.config.max_depth for alone in plain]
+    def _limits(self, batch: Any) -> torch.Tensor:
+        """Most drafts each request may accept, ``[bs]``."""
+        limits = [0 if plain_reason(req) else self.config.max_depth for req in batch.reqs]
         return torch.tensor(limits, device=batch.seq_lens.device)
 
     def _commit(
