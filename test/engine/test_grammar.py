@@ -151,7 +151,7 @@ def test_batch_of_grammars_and_free_requests(pair: Pair, questions: list[dict]) 
         (TEXTS[1], {"regex": NO_DIGITS, "ignore_eos": False}),
         (questions[5], {"stop": ["\n"]}),
     ]
-    for _ in range(3):
+    for _ in range(2):
         assert_identical(ask_together(pair.server, asks), pair.plain.answers_to(asks))
 
 
@@ -186,19 +186,19 @@ def test_grammar_that_ends_inside_an_accepted_run(pair: Pair, questions: list[di
     form = questions[0]
     whole = pair.plain.answer(form)
     beyond = 0
-    for given in range(0, len(whole.text), 2):
+    for given in range(1, len(whole.text), 4):
         request = {**form, "text": form["text"] + whole.text[:given]}
         answer = pair.server.generate(request, regex=ANYTHING)
         assert_identical([answer], [pair.plain.answer(request, regex=ANYTHING)])
         beyond += drafted_beyond(answer) > 0
-    assert beyond >= 5
+    assert beyond >= 3
 
 
 def test_grammar_that_ends_before_the_drafts_do(pair: Pair, questions: list[dict]) -> None:
     """The grammar is the answer's beginning: behind it only EOS, whatever was drafted."""
     form = questions[0]
     whole = pair.plain.answer(form)
-    for end in range(3, len(whole.text), 4):
+    for end in range(3, len(whole.text), 8):
         start_of_it = {"ebnf": f"root ::= {json.dumps(whole.text[:end])}"}
         answer = pair.server.generate(form, **start_of_it)
         assert_identical([answer], [pair.plain.answer(form, **start_of_it)])

@@ -65,7 +65,7 @@ def whole_chat(server: Server, body: dict) -> dict:
     return server.session.post(f"{server.url}/v1/chat/completions", json=body, timeout=300).json()
 
 
-@pytest.mark.parametrize("interval", [1, 3, 7, 1000])
+@pytest.mark.parametrize("interval", [1, 3, 1000])
 def test_any_interval(served: Server, plain: Plain, requests: list[dict], interval: int) -> None:
     for request in requests:
         chunks = list(served.stream(request, stream_interval=interval))
@@ -73,11 +73,11 @@ def test_any_interval(served: Server, plain: Plain, requests: list[dict], interv
         assert len(chunks) <= 2 + len(chunks[-1].ids) / interval
 
 
-@pytest.mark.parametrize("interval", [1, 2, 3, 5])
+@pytest.mark.parametrize("interval", [1, 3])
 def test_characters_of_many_tokens(
     served: Server, plain: Plain, requests: list[dict], interval: int
 ) -> None:
-    for request in requests:
+    for request in requests[::3]:
         chunks = list(served.stream(request, stream_interval=interval, **SPELLED))
         assert_grows(chunks, plain.answer(request, **SPELLED))
         assert chunks[-1].text == MANY_BYTES
@@ -86,20 +86,20 @@ def test_characters_of_many_tokens(
 def test_character_cut_by_the_limit(served: Server, plain: Plain, requests: list[dict]) -> None:
     """Plain decoding's text ends in a replacement character there, and so does ours."""
     halves = 0
-    for limit in range(1, 24):
+    for limit in (3, 5, 8, 13, 20, 23, 28):
         whole = plain.answer(requests[0], max_new_tokens=limit, **SPELLED)
         chunks = list(served.stream(requests[0], max_new_tokens=limit, **SPELLED))
         assert_identical(chunks[-1:], [whole])
         assert all("\ufffd" not in chunk.text for chunk in chunks[:-1])
         halves += "\ufffd" in whole.text
-    assert halves >= 5
+    assert halves >= 4
 
 
 def test_stop_string_over_two_parts(served: Server, plain: Plain, requests: list[dict]) -> None:
     """Three characters of the answer, wherever a run may split them: none is shown in advance."""
     request = requests[0]
     text = plain.answer(request).text
-    for stop in sorted({text[i : i + 3] for i in range(0, len(text) - 2, 2)}):
+    for stop in sorted({text[i : i + 3] for i in range(0, len(text) - 2, 4)}):
         whole = plain.answer(request, stop=stop)
         assert whole.text == text[: text.find(stop)]
         assert_grows(list(served.stream(request, stop=stop)), whole)
