@@ -82,3 +82,40 @@ def test_a_run_ends_where_plain_decoding_ends(ids, cut, stops, limit):
 def test_the_earliest_stop_counts(ids, stops, kept):
     _, output = run_accepted(ids, [], stops, 8)
     assert output == ids[:kept]
+
+
+class Grammar:
+    """Ends at the first EOS it reads; ``keeps`` says whether it knows that afterwards."""
+
+    def __init__(self, keeps: bool) -> None:
+        self.keeps, self.ended, self.finished = keeps, False, False
+
+    def accept_token(self, token: int) -> None:
+        if token == EOS:
+            self.ended, self.finished = self.keeps, True
+
+    def is_terminated(self) -> bool:
+        return self.ended or self.finished
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize("ids", [[0, EOS, 3, 4, 5, 6], [1, 2, 3, 4, 5, EOS], [0, EOS, EOS, EOS, 1]])
+def test_an_ignored_eos_ends_a_grammar_when_plain_decoding_notices(ids, keeps):
+    ends = []
+    for reads_first in (False, True):
+        req = request([], 6)
+        req.sampling_params.ignore_eos = True
+        req.grammar = Grammar(keeps)
+        for token in ids:
+            req.output_ids.append(token)
+            if reads_first:
+                req.grammar.accept_token(token)
+                stop_in_order(Req.update_finish_state, req, 1)
+            else:
+                req.update_finish_state()
+                req.grammar.accept_token(token)
+            req.grammar.finished = req.finished()
+            if req.finished():
+                break
+        ends.append(ended(req))
+    assert ends[0] == ends[1]
