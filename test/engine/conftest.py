@@ -11,6 +11,7 @@ from builders.prompts import exactness_prompts
 from builders.qwen25vl import random_qwen25vl
 from harness import (
     PICTURES,
+    PLAIN,
     READER,
     SMALL_POOL,
     Plain,
@@ -32,7 +33,7 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def plain(logs: Path) -> Iterator[Plain]:
     """The shipped reader without speculation, float32."""
     with contextlib.ExitStack() as stack:
-        flags = ("--dtype", "float32")
+        flags = (*PLAIN, "--enable-custom-logit-processor")
         yield Plain(lambda: stack.enter_context(start(READER, logs / "plain.log", *flags)))
 
 
@@ -45,7 +46,8 @@ def round_log(logs: Path) -> Path:
 def glance(logs: Path, round_log: Path) -> Iterator[Server]:
     """GLANCE as it starts when no speculative flag is given, float32."""
     env = {"SGLANG_GLANCE_ROUND_LOG": str(round_log)}
-    with start(READER, logs / "glance.log", *glance_flags(), env=env) as server:
+    flags = (*glance_flags(), "--enable-custom-logit-processor")
+    with start(READER, logs / "glance.log", *flags, env=env) as server:
         yield server
 
 

@@ -14,6 +14,8 @@ from sglang.glance.assets import HEAD, PICTURES, READER
 from sglang.glance.server import Answer, Server, chat, picture_prompts, serve
 
 GLANCE = ("--speculative-algorithm", "GLANCE", "--speculative-draft-model-path", str(HEAD))
+# Under overlap scheduling, its default, plain decoding's penalties count each token a step late.
+PLAIN = ("--dtype", "float32", "--disable-overlap-schedule")
 FLAGS = ("--enable-metrics", "--decode-log-interval", "1")
 # SGLang compares free + cached + running slots with the pool's size in every step and when idle,
 # and looks for pages that are owned twice; a mismatch ends the server.
@@ -24,6 +26,7 @@ __all__ = [
     "GLANCE",
     "HEAD",
     "PICTURES",
+    "PLAIN",
     "READER",
     "SMALL_POOL",
     "Answer",

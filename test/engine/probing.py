@@ -25,12 +25,12 @@ class Probe:
         return [row for row in rows if row["kind"] == kind]
 
 
-def entry_point(folder: Path) -> str:
-    """A distribution that names the probe as a plugin; the ``PYTHONPATH`` that shows both."""
+def entry_point(folder: Path, plugin: str = "glance_probe:register") -> str:
+    """A distribution that names a plugin of ``probe/``; the ``PYTHONPATH`` that shows both."""
     info = folder / "glance_probe-0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: glance-probe\nVersion: 0\n")
-    (info / "entry_points.txt").write_text("[sglang.srt.plugins]\nprobe = glance_probe:register\n")
+    (info / "entry_points.txt").write_text(f"[sglang.srt.plugins]\nprobe = {plugin}\n")
     paths = [str(folder), str(Path(__file__).parent / "probe"), os.environ.get("PYTHONPATH")]
     return os.pathsep.join(filter(None, paths))
 

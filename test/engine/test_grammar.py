@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pytest
 from harness import (
+    PLAIN,
     READER,
     Answer,
     Ask,
@@ -67,7 +68,7 @@ class Pair(NamedTuple):
 def llguidance(logs: Path) -> Iterator[Callable[[str], Server]]:
     """Servers with the other grammar backend, each started when first asked for."""
     kinds = {
-        "plain": ("--dtype", "float32"),
+        "plain": PLAIN,
         "tree": glance_flags(),
         "chain": glance_flags(topk=1),
     }
@@ -161,7 +162,8 @@ def test_grammar_under_other_controls(pair: Pair, requests: list[dict]) -> None:
         {"stop_token_ids": [25]},
         {"stop": ["\n"]},
         {"stop": ["0"], "max_new_tokens": 14},
-        {"frequency_penalty": 0.5, "repetition_penalty": 1.2},
+        {"frequency_penalty": 0.5, "presence_penalty": 0.2},
+        {"repetition_penalty": 1.2},
         {"min_new_tokens": 20},
     ]
     for control in controls:

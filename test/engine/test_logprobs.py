@@ -44,7 +44,8 @@ CONTROLS = {
     "stop": {"stop": ["a", "1"]},
     "cold": {"temperature": 0.4, "top_p": 1e-6},
     "bias": {"logit_bias": {"16": 3.0, "17": -2.0}},
-    "penalties": {"frequency_penalty": 0.4, "presence_penalty": 0.2, "repetition_penalty": 1.3},
+    "penalties": {"frequency_penalty": 0.4, "presence_penalty": 0.2},
+    "repetition": {"repetition_penalty": 1.3},
     "grammar": {"regex": r"([A-Z][a-z]+: [A-Z0-9.\-]+\n?){1,4}"},
 }
 

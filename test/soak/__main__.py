@@ -15,7 +15,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from harness import READER, glance_flags, start
+from harness import PLAIN, READER, glance_flags, start
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from sglang.glance.server import unwind_on_signals
@@ -34,7 +34,7 @@ def soak(options: argparse.Namespace, console: Console) -> Tally:
         logs.mkdir(parents=True, exist_ok=True)
         flags = glance_flags(tokens=POOL_TOKENS)
         glance = stack.enter_context(start(READER, logs / "glance.log", *flags, env=SMALL))
-        plain = stack.enter_context(start(READER, logs / "plain.log", "--dtype", "float32"))
+        plain = stack.enter_context(start(READER, logs / "plain.log", *PLAIN))
         answers = PlainAnswers(plain)
         seconds, started = 60 * options.minutes, time.monotonic()
         bar = stack.enter_context(Progress(*columns, console=console))

@@ -85,7 +85,7 @@ def _controls(rng: random.Random) -> tuple[str, dict]:
             ("stop", {"stop": [rng.choice(("\n", "e", "12", "Total"))]}),
             ("stop token", {"stop_token_ids": [rng.randrange(500)], "ignore_eos": True}),
             ("penalty", {"frequency_penalty": 0.7, "ignore_eos": True}),
-            ("penalty", {"repetition_penalty": 1.3, "presence_penalty": 0.4}),
+            ("penalty", {"repetition_penalty": 1.3}),
             ("bias", {"logit_bias": {str(rng.randrange(500)): 4.0}}),
             ("minimum", {"min_new_tokens": 8}),
             ("schema", {"json_schema": SCHEMA}),
