@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import msgspec
+from sglang.glance.server import compute_threads
 from sglang.srt.speculative.glance.engine.host import cpu_ops
 
 PACKAGES = ("sglang", "sglang-glance", "sglang-kernel-cpu", "torch", "transformers")
@@ -52,7 +53,7 @@ def describe(folders: Iterable[Path]) -> Provenance:
         cores=len(os.sched_getaffinity(0)),
         memory_gib=round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1),
         features=features,
-        threads=os.environ.get("OMP_NUM_THREADS", str(len(os.sched_getaffinity(0)))),
+        threads=(compute_threads() | os.environ)["OMP_NUM_THREADS"],
         kernels=cpu_ops(),
         load=round(os.getloadavg()[0], 2),
         python=platform.python_version(),

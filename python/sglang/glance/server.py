@@ -37,6 +37,13 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+def compute_threads() -> dict[str, str]:
+    """Half of the cores compute. OpenMP's threads wait for each other by spinning: where one of them
+    shares its core with a client or the engine's other processes, a layer can take ten times as
+    long."""
+    return {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // 2))}
+
+
 @dataclass
 class Answer:
     """``first_s``, ``total_s``: from sending to the first and to the last token, as the client
@@ -154,7 +161,7 @@ def starting(
     # An engine is three processes that import the same modules: the first keeps the bytecode.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     if "cpu" in device_flags:
-        environment = {"SGLANG_USE_CPU_ENGINE": "1", **environment}
+        environment = {"SGLANG_USE_CPU_ENGINE": "1", **compute_threads(), **environment}
     with log.open("wb") as out:
         process = subprocess.Popen(
             command, stdout=out, stderr=subprocess.STDOUT, env=environment, start_new_session=True
