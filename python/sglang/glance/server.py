@@ -38,7 +38,7 @@ def free_port() -> int:
 
 
 def compute_threads() -> dict[str, str]:
-    """Half of the cores compute. OpenMP's threads wait for each other by spinning: where one of them
+    """Half of the cores compute. OpenMP's threads wait for each other by spinning: where one
     shares its core with a client or the engine's other processes, a layer can take ten times as
     long."""
     return {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // 2))}
