@@ -134,3 +134,17 @@ def test_custom_logit_processors_run_plainly_and_are_counted(
     with rounds.path.open() as file:
         file.seek(rounds.offset)
         assert sum(int(re.search(r'"num_plain":(\d+)', line)[1]) for line in file) == 4 * 47
+
+
+def test_retracted_requests_keep_their_penalties(
+    small_pool: Server, plain: Plain, prompts: list[dict]
+) -> None:
+    """They are prefilled anew with what they have put out, which goes on counting."""
+    kinds = [{"frequency_penalty": 0.3}, {"repetition_penalty": 1.15}]
+    asks = [
+        (request, {"max_new_tokens": 240, "ignore_eos": True} | kinds[n % 2])
+        for n, request in enumerate(prompts[:8])
+    ]
+    answers = ask_together(small_pool, asks)
+    assert sum(answer.meta["num_retractions"] for answer in answers) > 0
+    assert_identical(answers, plain.answers_to(asks))
