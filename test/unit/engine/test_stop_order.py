@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sglang.srt.managers.schedule_batch import Req
 from sglang.srt.sampling.sampling_params import SamplingParams
-from sglang.srt.speculative.glance.engine.adjustments import stop_in_order
+from sglang.srt.speculative.glance.engine.adjustments import stop_in_order, watch_ends_of_grammars
 
 EOS = 9
 
@@ -98,24 +98,41 @@ class Grammar:
         return self.ended or self.finished
 
 
+class Round:
+    """When the grammar reads a token: after the question of plain decoding, before that of a round,
+    and after it again for the token of a prefill."""
+
+    @staticmethod
+    def plain(req: Req) -> None:
+        stop_in_order(Req.update_finish_state, req, 1)  # installed there too
+        req.grammar.accept_token(req.output_ids[-1])
+
+    @staticmethod
+    def glance(req: Req) -> None:
+        if len(req.output_ids) == 1:
+            return Round.plain(req)
+        watch_ends_of_grammars([req])
+        req.grammar.accept_token(req.output_ids[-1])
+        stop_in_order(Req.update_finish_state, req, 1)
+
+
 @pytest.mark.parametrize("keeps", [True, False])
-@pytest.mark.parametrize("ids", [[0, EOS, 3, 4, 5, 6], [1, 2, 3, 4, 5, EOS], [0, EOS, EOS, EOS, 1]])
+@pytest.mark.parametrize(
+    "ids", [[0, EOS, 3, 4, 5, 6], [1, 2, 3, 4, 5, EOS], [EOS, 3, 4, 5, 6, 7], [0, EOS, EOS, EOS, 1]]
+)
 def test_an_ignored_eos_ends_a_grammar_when_plain_decoding_notices(ids, keeps):
     ends = []
-    for reads_first in (False, True):
+    for take in (Round.plain, Round.glance):
         req = request([], 6)
         req.sampling_params.ignore_eos = True
         req.grammar = Grammar(keeps)
         for token in ids:
             req.output_ids.append(token)
-            if reads_first:
-                req.grammar.accept_token(token)
-                stop_in_order(Req.update_finish_state, req, 1)
-            else:
-                req.update_finish_state()
-                req.grammar.accept_token(token)
+            take(req)
             req.grammar.finished = req.finished()
             if req.finished():
                 break
         ends.append(ended(req))
     assert ends[0] == ends[1]
+    if keeps and EOS in ids[:4]:
+        assert len(ends[0][1]) == ids.index(EOS) + 2

@@ -6,7 +6,7 @@ head on a CPU (``cpu.py``) and the target's graph runner (``graphs.py``).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -66,7 +66,7 @@ def stop_in_order(original: Callable, req: Any, new_accepted_len: int = 1) -> No
     """
     params = req.sampling_params
     settled = req.finished() or req.to_finish
-    if req.grammar is not None and params.ignore_eos and not settled:
+    if hasattr(req, "grammar_had_ended") and not settled:
         return _stop_as_the_grammar_stood(original, req, new_accepted_len)
     if settled or new_accepted_len < 2 or not (params.stop_strs or params.stop_regex_strs):
         return original(req, new_accepted_len)
@@ -84,16 +84,25 @@ def stop_in_order(original: Callable, req: Any, new_accepted_len: int = 1) -> No
 
 
 def _stop_as_the_grammar_stood(original: Callable, req: Any, new_accepted_len: int) -> None:
-    """Such requests take one token a round. Plain decoding asks before the grammar reads it, so
-    that a grammar ended by an ignored EOS ends the request a token later, or, with a backend that
-    forgets its end, never."""
+    """Plain decoding asks before the grammar reads the token, a round of GLANCE after it: a grammar
+    ended by an ignored EOS ends the request a token later, or, where its backend forgets that it
+    has ended, never."""
     grammar = req.grammar
-    if not getattr(req, "grammar_had_ended", False):
+    if not req.grammar_had_ended:
         req.grammar = None
     original(req, new_accepted_len)
     req.grammar = grammar
     grammar.finished = req.finished()  # what the host sets next
     req.grammar_had_ended = grammar.is_terminated()
+
+
+def watch_ends_of_grammars(reqs: Sequence[Any]) -> None:
+    """Ask for this of requests that ignore EOS, from their first round on; never of a server that
+    decodes plainly, where the same hook is installed."""
+    for req in reqs:
+        watched = req.grammar is not None and req.sampling_params.ignore_eos
+        if watched and not hasattr(req, "grammar_had_ended"):
+            req.grammar_had_ended = req.grammar.is_terminated()
 
 
 ADJUSTMENTS = (

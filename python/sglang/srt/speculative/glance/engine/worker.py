@@ -15,6 +15,7 @@ from sglang.srt.speculative.dflash_worker_v2 import DFlashWorkerV2
 from sglang.srt.speculative.glance.core.accept import shorten
 from sglang.srt.speculative.glance.core.positions import block_positions
 from sglang.srt.speculative.glance.engine import commit, seams
+from sglang.srt.speculative.glance.engine.adjustments import watch_ends_of_grammars
 from sglang.srt.speculative.glance.engine.args import load_config
 from sglang.srt.speculative.glance.engine.capture import install_capture
 from sglang.srt.speculative.glance.engine.cpu import StackedContextKV, suit_head
@@ -129,6 +130,7 @@ class GlanceWorker(DFlashWorkerV2):
         if alone:
             accepted = shorten(accepted, self._limits(batch))
             self.plain_rounds.count(alone)
+            watch_ends_of_grammars(batch.reqs)
         self.verifier.history.note(batch, accepted)
         new_seq_lens = prefix_lens + accepted.accept_lens
         if on_publish is not None:
