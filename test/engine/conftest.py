@@ -74,7 +74,7 @@ def small_pool(request: pytest.FixtureRequest, logs: Path) -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture(params=["tree", "chain"])
+@pytest.fixture(params=["tree", pytest.param("chain", marks=pytest.mark.slow)])
 def served(request: pytest.FixtureRequest) -> Server:
     return request.getfixturevalue({"tree": "glance", "chain": "chain"}[request.param])
 

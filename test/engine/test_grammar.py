@@ -48,7 +48,7 @@ EBNF = 'root ::= line+\nline ::= [A-Z] [a-z]+ ": " [A-Z0-9.]+ "\\n"?\n'
 NO_BLANKS = {"logit_bias": {str(token): -100 for token in (197, 198, 201, 220)}}
 GRAMMARS = {
     "schema": {"json_schema": SCHEMA, **NO_BLANKS},
-    "loose-schema": {"json_schema": SCHEMA},
+    "loose-schema": {"json_schema": SCHEMA, "max_new_tokens": 24},
     "lines": {"regex": LINES},
     "no-digits": {"regex": NO_DIGITS},
     "ebnf": {"ebnf": EBNF},
@@ -93,7 +93,7 @@ def plain_llguidance(llguidance: Callable[[str], Server]) -> Plain:
 @pytest.fixture(
     params=[
         "xgrammar-tree",
-        "xgrammar-chain",
+        pytest.param("xgrammar-chain", marks=pytest.mark.slow),
         pytest.param("llguidance-tree", marks=pytest.mark.slow),
         pytest.param("llguidance-chain", marks=pytest.mark.slow),
     ]
@@ -167,7 +167,7 @@ def test_grammar_under_other_controls(pair: Pair, requests: list[dict]) -> None:
         {"min_new_tokens": 20},
     ]
     for control in controls:
-        asks = [(request, {"regex": LINES, **control}) for request in requests]
+        asks = [(request, {"regex": LINES, **control}) for request in requests[::2]]
         assert_identical(ask_together(pair.server, asks), pair.plain.answers_to(asks))
 
 
@@ -177,7 +177,8 @@ def test_sampled_requests_keep_to_the_grammar(pair: Pair, requests: list[dict]) 
     asks += [(requests[0], {"json_schema": SCHEMA, **NO_BLANKS, **sampling})]
     asks += [(requests[1], {"regex": NO_DIGITS})]
     *lines, schema, greedy = ask_together(pair.server, asks)
-    assert all(re.fullmatch(LINES, a.text) for a in lines if a.meta["finish_reason"] != "length")
+    ended = [answer for answer in lines if answer.meta["finish_reason"]["type"] == "stop"]
+    assert ended and all(re.fullmatch(LINES, answer.text) for answer in ended)
     assert set(json.loads(schema.text)) == set(FIELDS)
     assert_identical([greedy], [pair.plain.answer(requests[1], regex=NO_DIGITS)])
 

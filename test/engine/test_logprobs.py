@@ -81,7 +81,7 @@ def asking(requests: Sequence[dict], **extra: object) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def requests(questions: list[dict]) -> list[dict]:
-    return [questions[0], questions[14], *TEXTS]
+    return [questions[0], questions[14], TEXTS[0]]
 
 
 @pytest.mark.parametrize("control", CONTROLS)
