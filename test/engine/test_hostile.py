@@ -20,9 +20,12 @@ CASES = cases()
 # SGLang's scheduler dies of these, whatever the algorithm; GLANCE refuses them.
 FATAL = frozenset(
     {
+        "body-completion-outside",
         "ids-far-outside",
         "ids-int32",
+        "ids-negative",
         "ids-outside",
+        "ids-picture-outside",
         "text-empty",
         "value-stop_token_ids-many-min",
         "value-stop_token_ids-negative-min",
