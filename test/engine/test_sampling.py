@@ -53,25 +53,31 @@ def judge(answers: list[tuple], known: dict, controls: Controls) -> Fit:
     return fit(answers, expected)
 
 
-def test_tree_and_chain_follow_the_target(
-    glance: Server, chain: Server, plain: Plain, text: dict
-) -> None:
-    known = contexts(plain.server, text, top_k=6)
-    gave = []
-    for server in (glance, chain):
-        answers, tokens_a_round = draw(server, text, TEMPERATURE)
-        found = judge(answers, known, TEMPERATURE)
-        assert found.num_cells >= 12 and found.by_chi_square and found.by_distance, found
-        gave.append(tokens_a_round)
-    assert gave[0] > gave[1] > 1  # siblings were accepted where the first candidate was not
+def follows(server: Server, request: dict, known: dict, controls: Controls) -> float:
+    """Assert that answers have the law of `controls`; the tokens a round gave."""
+    answers, tokens_a_round = draw(server, request, controls)
+    found = judge(answers, known, controls)
+    assert found.num_cells >= 10 and found.by_chi_square and found.by_distance, found
+    return tokens_a_round
+
+
+def test_trees_follow_the_target(glance: Server, plain: Plain, text: dict) -> None:
+    known = contexts(plain.server, text, TEMPERATURE.top_k)
+    assert follows(glance, text, known, TEMPERATURE) > 1
+
+
+@pytest.mark.slow
+def test_chains_follow_the_target(glance: Server, chain: Server, plain: Plain, text: dict) -> None:
+    known = contexts(plain.server, text, TEMPERATURE.top_k)
+    by_chain = follows(chain, text, known, TEMPERATURE)
+    # Siblings of the tree are accepted where the first candidate is not.
+    assert follows(glance, text, known, TEMPERATURE) > by_chain > 1
 
 
 def test_pictures_follow_the_target(glance: Server, plain: Plain, prompts: list[dict]) -> None:
     request = next(r for r in prompts if r.get("images") and "Describe" in r["text"])
     known = contexts(plain.server, request, top_k=6)
-    answers, _ = draw(glance, request, TEMPERATURE)
-    found = judge(answers, known, TEMPERATURE)
-    assert found.num_cells >= 5 and found.by_chi_square and found.by_distance, found
+    assert follows(glance, request, known, TEMPERATURE) > 1
 
 
 def test_every_control_at_once(glance: Server, plain: Plain, text: dict) -> None:
@@ -79,14 +85,10 @@ def test_every_control_at_once(glance: Server, plain: Plain, text: dict) -> None
     controls = everything(known)
     answers, tokens_a_round = draw(glance, text, controls)
     found = judge(answers, known, controls)
-    assert found.num_cells >= 12 and found.by_chi_square and found.by_distance, found
+    assert found.num_cells >= 10 and found.by_chi_square and found.by_distance, found
     assert tokens_a_round > 1
-    unlike = judge_loosely(answers, known)
-    assert not unlike.by_chi_square  # the controls did change the distribution
-
-
-def judge_loosely(answers: list[tuple], known: dict) -> Fit:
-    return fit(answers, distribution(known, Controls(top_k=8))[0])
+    without, _ = distribution(known, Controls(top_k=controls.top_k))
+    assert not fit(answers, without).by_chi_square  # the controls did change it
 
 
 @pytest.mark.slow
