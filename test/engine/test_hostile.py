@@ -21,9 +21,12 @@ CASES = cases()
 FATAL = frozenset(
     {
         "body-completion-outside",
+        "ids-empty",
+        "ids-empty-nested",
         "ids-far-outside",
         "ids-int32",
         "ids-negative",
+        "ids-one-empty",
         "ids-outside",
         "ids-picture-outside",
         "text-empty",
