@@ -1,0 +1,161 @@
+"""The table of docs/losslessness.md, cell by cell: what it claims is what the servers do.
+
+``exact``: plain decoding's tokens in fewer rounds; ``plainly``: its tokens, one a round;
+``refused``: HTTP 400. ``GLANCE_WRITE_MATRIX=1`` writes the table.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+
+import pytest
+import requests as http
+from harness import Answer, Plain, Server, assert_identical, chat
+
+DOC = Path(__file__).parents[2] / "docs" / "losslessness.md"
+BEGIN, END = "<!-- matrix: test/engine/test_matrix.py -->", "<!-- end -->"
+SERVERS = ("glance", "chain")
+KINDS = ("text", "image", "mixed batch")
+SCHEMA = (
+    '{"type": "object", "properties": {"name": {"type": "string", "maxLength": 12}, '
+    '"count": {"type": "integer"}}, "required": ["name", "count"]}'
+)
+REGEX = r"([A-Z][a-z]+: [A-Z0-9.\-]+\n?){1,6}"
+EBNF = 'root ::= line ("\\n" line)*\nline ::= [A-Z][a-z]+ ": " [A-Z0-9.-]+'
+
+
+@dataclass(frozen=True)
+class Feature:
+    """Sampling parameters and fields of the request beside them; a greedy answer of 24 tokens."""
+
+    sampling: dict = field(default_factory=dict)
+    extra: dict = field(default_factory=dict)
+    streamed: bool = False
+
+
+FEATURES = {
+    "greedy": Feature(),
+    "temperature, top-p, top-k, min-p": Feature(
+        {"temperature": 0.5, "top_p": 1e-6, "top_k": 20, "min_p": 0.1}
+    ),
+    "logit bias": Feature({"logit_bias": {"16": 3.0, "17": -2.0}}),
+    "repetition penalty": Feature({"repetition_penalty": 1.3}),
+    "presence penalty": Feature({"presence_penalty": 0.4}),
+    "frequency penalty": Feature({"frequency_penalty": 0.4}),
+    "min_new_tokens": Feature({"min_new_tokens": 20, "ignore_eos": False}),
+    "JSON schema": Feature({"json_schema": SCHEMA, "ignore_eos": False}),
+    "regex": Feature({"regex": REGEX, "ignore_eos": False}),
+    "grammar and ignore_eos": Feature({"regex": REGEX}),
+    "EBNF": Feature({"ebnf": EBNF, "ignore_eos": False}),
+    "output and top log-probabilities": Feature(
+        {}, {"return_logprob": True, "top_logprobs_num": 3}
+    ),
+    "prompt log-probabilities": Feature({}, {"return_logprob": True, "logprob_start_len": 0}),
+    "end of text": Feature({"ignore_eos": False, "max_new_tokens": 64}),
+    "stop string": Feature({"stop": ["0", "bo"]}),
+    "stop token": Feature({"stop_token_ids": [15, 16, 17]}),
+    "max_new_tokens": Feature({"max_new_tokens": 9}),
+    "n = 2": Feature({"n": 2}),
+    "streaming": Feature(streamed=True),
+}
+
+
+def requests_of(kind: str, questions: list[dict]) -> list[dict]:
+    texts = [{"text": chat("Name: PARIS\nTotal: 12.50\nRead all lines.")}, {"text": chat("Hello.")}]
+    images = [questions[0], questions[14]]
+    return {"text": texts, "image": images, "mixed batch": [*texts, *images]}[kind]
+
+
+def ask(server: Server, request: dict, feature: Feature) -> list[Answer]:
+    request = {**request, "extra": feature.extra}
+    sampling = {"max_new_tokens": 24, "ignore_eos": True, **feature.sampling}
+    if feature.streamed:
+        *_, answer = server.stream(request, **sampling)
+        return [answer]
+    if "n" not in sampling:
+        return [server.generate(request, **sampling)]
+    body = {
+        "text": request["text"],
+        "image_data": request.get("images"),
+        "sampling_params": sampling,
+    }
+    sampling["temperature"] = 0
+    reply = server.session.post(f"{server.url}/generate", json=body, timeout=60)
+    return [Answer(out["output_ids"], out["text"], out["meta_info"]) for out in reply.json()]
+
+
+class Expected:
+    """Plain decoding's answers; no question is asked twice."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.known: dict[str, list[Answer]] = {}
+
+    def __call__(self, request: dict, feature: Feature) -> list[Answer]:
+        key = repr((request, feature))
+        if key not in self.known:
+            self.known[key] = ask(self.server, request, feature)
+        return self.known[key]
+
+
+@pytest.fixture(scope="module")
+def expected(plain: Plain) -> Expected:
+    return Expected(plain.server)
+
+
+def verdict(
+    served: Server, expected: Expected, kind: str, feature: Feature, questions: list[dict]
+) -> str:
+    """What the requests got; in a mixed batch, two plain greedy ones beside them stay right."""
+    asked = [(request, feature) for request in requests_of(kind, questions)]
+    beside = [(questions[3], Feature()), ({"text": chat("Count: 1, 2, 3,")}, Feature())]
+    jobs = asked + beside if kind == "mixed batch" else asked
+    try:
+        with ThreadPoolExecutor(len(jobs) if kind == "mixed batch" else 1) as pool:
+            got = list(pool.map(lambda job: ask(served, *job), jobs))
+    except http.HTTPError as error:
+        if error.response.status_code != 400:
+            raise
+        return "refused"
+    assert_identical([*chain(*got)], [*chain(*(expected(*job) for job in jobs))])
+    answers = chain(*got[: len(asked)])
+    return "exact" if any(a.rounds < len(a.ids) - 1 for a in answers) else "plainly"
+
+
+def read_table() -> dict[str, list[str]]:
+    """Each feature's six cells: the kinds by tree, then by chain."""
+    table = DOC.read_text().split(BEGIN)[1].split(END)[0]
+    rows = [line.strip("| ").split("|") for line in table.splitlines() if line.startswith("| ")]
+    return {name.strip(): [cell.strip() for cell in cells] for name, *cells in rows[1:]}
+
+
+def write_row(name: str, cells: list[str]) -> None:
+    head, table, tail = re.split(
+        f"({re.escape(BEGIN)}.*?)(?={re.escape(END)})", DOC.read_text(), flags=re.S
+    )
+    lines = [line for line in table.rstrip().splitlines() if not line.startswith(f"| {name} |")]
+    lines.append(f"| {name} | {' | '.join(cells)} |")
+    DOC.write_text(head + "\n".join(lines) + "\n" + tail)
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_what_the_table_says(
+    request: pytest.FixtureRequest, expected: Expected, questions: list[dict], name: str
+) -> None:
+    cells = [
+        verdict(server, expected, kind, FEATURES[name], questions)
+        for server in map(request.getfixturevalue, SERVERS)
+        for kind in KINDS
+    ]
+    if os.environ.get("GLANCE_WRITE_MATRIX"):
+        write_row(name, cells)
+    assert read_table()[name] == cells
+
+
+def test_the_table_has_no_other_rows() -> None:
+    assert set(read_table()) == set(FEATURES)
