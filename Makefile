@@ -59,8 +59,9 @@ test: setup $(STAMP)-dev  ## unit tests, then a real server on this machine
 	TRITON_INTERPRET=$(if $(filter cpu,$(DEVICE)),1,0) $(BIN)/python -m pytest test/unit $(ARGS)
 	$(BIN)/python -m pytest test/engine -m "not slow" $(ARGS)
 
-test-slow: setup $(STAMP)-dev  ## the tests marked slow
-	$(BIN)/python -m pytest test/engine -m slow $(ARGS)
+test-slow: setup $(STAMP)-dev  ## the tests marked slow, and every shape of GLANCE on every prompt
+	$(BIN)/python -m pytest test/engine -m slow --whole $(ARGS)
+	$(BIN)/python -m pytest test/engine/test_lossless.py -m "not slow" --whole $(ARGS)
 
 soak: setup $(STAMP)-dev  ## mixed random traffic with aborts, checked (MINUTES=5, SEED=n replays)
 	@PYTHONPATH=test:test/engine $(BIN)/python -m soak --minutes $(MINUTES) \

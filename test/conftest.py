@@ -13,3 +13,7 @@ sys.path[:0] = [str(HERE), str(HERE / "engine")]  # pytest's importlib mode adds
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "slow: outside the default run; `make test-slow` runs them")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--whole", action="store_true", help="every prompt one by one, of every shape")

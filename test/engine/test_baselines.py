@@ -39,7 +39,7 @@ def eagle3_flags(head: Path, topk: int) -> list[str]:
 
 CASES = [
     pytest.param(("reader", "ngram"), id="ngram"),
-    pytest.param(("reader", 8), id="eagle3-topk8"),
+    pytest.param(("reader", 8), id="eagle3-topk8", marks=slow),
     pytest.param(("reader", 4), id="eagle3-topk4", marks=slow),
     pytest.param(("qwen", "ngram"), id="qwen-ngram", marks=slow),
     pytest.param(("qwen", 4), id="qwen-eagle3-topk4"),
