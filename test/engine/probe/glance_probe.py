@@ -44,13 +44,16 @@ def _embedded_ids(original: Callable, layer: Any, ids: torch.Tensor) -> torch.Te
     return original(layer, ids)
 
 
-def _head_slots(original: Callable, worker: Any, context: Any, positions: Any, slots: Any) -> None:
+def _head_slots(
+    original: Callable, worker: Any, ctx_hidden: Any, ctx_positions: Any, ctx_cache_loc: Any
+) -> None:
     """Whether each written slot is the one its token index has in its request's row."""
     batch = _batch[0]
     rows = batch.req_to_token_pool.req_to_token[batch.req_pool_indices]
-    owned = (rows[:, positions.long()] == slots).any(0)
-    _record("head", tokens=len(slots), owned=int(owned.sum()), last=int(positions.max()))
-    original(worker, context, positions, slots)
+    owned = (rows[:, ctx_positions.long()] == ctx_cache_loc).any(0)
+    last = int(ctx_positions.max())
+    _record("head", tokens=len(ctx_cache_loc), owned=int(owned.sum()), last=last)
+    original(worker, ctx_hidden, ctx_positions, ctx_cache_loc)
 
 
 def _accepted_nodes(original: Callable, batch: Any, rows: torch.Tensor, accept_lens: Any) -> None:
