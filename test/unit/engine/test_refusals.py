@@ -5,14 +5,19 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from sglang.srt.sampling.custom_logit_processor import DisallowedTokensLogitsProcessor
 from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.speculative.glance.engine.refusals import ends_the_server
 
 
-def request(ids: list[int] | None = None, **params: object) -> SimpleNamespace:
-    ids = [1] if ids is None else ids
+def request(
+    ids: list[int] | None = None, processor: str | None = None, **params: object
+) -> SimpleNamespace:
     return SimpleNamespace(
-        origin_input_ids=ids, sampling_params=SamplingParams(**params), vocab_size=512
+        origin_input_ids=[1] if ids is None else ids,
+        sampling_params=SamplingParams(**params),
+        vocab_size=512,
+        custom_logit_processor=processor,
     )
 
 
@@ -39,3 +44,17 @@ def test_stop_token_outside_the_vocabulary(token: int) -> None:
     refused = request(stop_token_ids={5, token}, min_new_tokens=2)
     assert f"got {token}, expected ids in [0, 511]" in ends_the_server(refused)
     assert refused.sampling_params.min_new_tokens == 0
+
+
+@pytest.mark.parametrize(
+    "text", ["not a processor", "{}", '{"callable": "00"}', '{"callable": "8004954b072e"}', "[]"]
+)
+def test_processor_that_cannot_be_read(text: str) -> None:
+    refused = request(processor=text)
+    assert "custom_logit_processor: expected what to_str() gives" in ends_the_server(refused)
+    assert refused.custom_logit_processor is None
+
+
+def test_readable_processor_passes() -> None:
+    text = DisallowedTokensLogitsProcessor.to_str()
+    assert ends_the_server(request(processor=text)) is None

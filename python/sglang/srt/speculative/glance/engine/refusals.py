@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from sglang.srt.runtime_context import get_exec
+from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
 
 
 def ends_the_server(req: Any) -> str | None:
@@ -29,6 +30,17 @@ def ends_the_server(req: Any) -> str | None:
                 f"stop_token_ids with min_new_tokens: got {outside[0]}, expected ids in "
                 f"[0, {req.vocab_size - 1}]"
             )
+    return _unreadable_processor(req)
+
+
+def _unreadable_processor(req: Any) -> str | None:
+    if req.custom_logit_processor is None:
+        return None
+    try:
+        CustomLogitProcessor.from_str(req.custom_logit_processor)
+    except Exception as error:  # noqa: BLE001 - a pickle can raise anything
+        req.custom_logit_processor = None
+        return f"custom_logit_processor: expected what to_str() gives, got {error!r:.200}"
     return None
 
 
