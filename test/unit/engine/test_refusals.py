@@ -7,7 +7,10 @@ from types import SimpleNamespace
 import pytest
 from sglang.srt.sampling.custom_logit_processor import DisallowedTokensLogitsProcessor
 from sglang.srt.sampling.sampling_params import SamplingParams
-from sglang.srt.speculative.glance.engine.refusals import ends_the_server
+from sglang.srt.speculative.glance.engine.refusals import (
+    ends_the_server,
+    logprobs_out_of_range,
+)
 
 
 def request(
@@ -58,3 +61,26 @@ def test_processor_that_cannot_be_read(text: str) -> None:
 def test_readable_processor_passes() -> None:
     text = DisallowedTokensLogitsProcessor.to_str()
     assert ends_the_server(request(processor=text)) is None
+
+
+def asked(start: int = -1, top: int = 0, ids: list | None = None) -> SimpleNamespace:
+    return SimpleNamespace(logprob_start_len=start, top_logprobs_num=top, token_ids_logprob=ids)
+
+
+@pytest.mark.parametrize(
+    ("obj", "reason"),
+    [
+        (asked(start=-2), "logprob_start_len: got -2"),
+        (asked(top=-1), "top_logprobs_num: got -1"),
+        (asked(top=513), "top_logprobs_num: got 513, expected 0 to 512"),
+        (asked(ids=[3, 512]), "token_ids_logprob: got 512, expected ids in [0, 511]"),
+        (asked(ids=[-1]), "token_ids_logprob: got -1"),
+    ],
+)
+def test_logprobs_out_of_range(obj: SimpleNamespace, reason: str) -> None:
+    assert reason in logprobs_out_of_range(obj, 512)
+
+
+@pytest.mark.parametrize("obj", [asked(), asked(start=0, top=512, ids=[0, 511]), asked(top=None)])
+def test_logprobs_in_range(obj: SimpleNamespace) -> None:
+    assert logprobs_out_of_range(obj, 512) is None

@@ -10,7 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from sglang.srt.speculative.glance.engine.refusals import cannot_be_sampled, ends_the_server
+from sglang.srt.speculative.glance.engine.refusals import (
+    cannot_be_sampled,
+    ends_the_server,
+    logprobs_out_of_range,
+)
 
 
 class Adjustment(NamedTuple):
@@ -56,6 +60,15 @@ def refuse_request(original: Callable, req: Any, enable_overlap: bool) -> str | 
     if req.return_hidden_states:
         return "return_hidden_states is not supported with GLANCE: drop it from the request"
     return ends_the_server(req) or cannot_be_sampled(req) or original(req, enable_overlap)
+
+
+def refuse_at_the_door(original: Callable, manager: Any, obj: Any, input_ids: Any) -> None:
+    """What the scheduler is told too late to refuse. Raises ValueError, which becomes HTTP 400."""
+    original(manager, obj, input_ids)
+    if manager.server_args.speculative_algorithm == "GLANCE" and hasattr(obj, "top_logprobs_num"):
+        reason = logprobs_out_of_range(obj, manager.model_config.vocab_size)
+        if reason is not None:
+            raise ValueError(reason)
 
 
 def stop_in_order(original: Callable, req: Any, new_accepted_len: int = 1) -> None:
@@ -124,6 +137,12 @@ ADJUSTMENTS = (
         "tapped states occupy the hidden-states output; the tree's sampling supports are not kept; "
         "the sampler has no seeded min_p: requests for these must be refused",
         "upstream asks the algorithm which requests it serves",
+    ),
+    Adjustment(
+        "sglang.srt.managers.tokenizer_manager.TokenizerManager._validate_one_request",
+        refuse_at_the_door,
+        "log-probabilities asked for out of range end the scheduler",
+        "upstream refuses them",
     ),
     Adjustment(
         "sglang.srt.managers.schedule_batch.Req.update_finish_state",

@@ -54,3 +54,17 @@ def cannot_be_sampled(req: Any) -> str | None:
         req.sampling_params.min_p = 0.0
         return "min_p is not supported with --enable-deterministic-inference: drop it"
     return None
+
+
+def logprobs_out_of_range(obj: Any, vocab_size: int) -> str | None:
+    """Why what a request wants to know of log-probabilities would end the scheduler, or None.
+    ``obj``: the request as it came, one prompt."""
+    start, top, ids = obj.logprob_start_len, obj.top_logprobs_num, obj.token_ids_logprob
+    if isinstance(start, int) and start < -1:
+        return f"logprob_start_len: got {start}, expected -1 or a place in the prompt"
+    if isinstance(top, int) and not 0 <= top <= vocab_size:
+        return f"top_logprobs_num: got {top}, expected 0 to {vocab_size}"
+    for token in ids if isinstance(ids, list) else ():
+        if isinstance(token, int) and not 0 <= token < vocab_size:
+            return f"token_ids_logprob: got {token}, expected ids in [0, {vocab_size - 1}]"
+    return None
