@@ -57,10 +57,10 @@ def ask(server: Server, request: dict, num: int, sampling: dict, **extra: object
 
 def contexts(plain: Server, request: dict, top_k: int) -> dict[Answer, dict[int, float]]:
     """Log-probabilities of the likeliest tokens after every beginning that plain decoding came
-    upon in 400 answers. What it never came upon is rare, and counts as one kind of answer."""
+    upon in 300 answers. What it never came upon is rare, and counts as one kind of answer."""
     sampling = {"temperature": 1.0, "top_k": top_k, "max_new_tokens": LENGTH, "ignore_eos": True}
     found: dict[Answer, dict[int, float]] = {}
-    for _ in range(4):
+    for _ in range(3):
         logged = {"return_logprob": True, "top_logprobs_num": 64}
         for reply in ask(plain, request, 100, sampling, **logged):
             for place, top in enumerate(reply["meta_info"]["output_top_logprobs"]):

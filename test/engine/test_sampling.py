@@ -8,9 +8,9 @@ import pytest
 from builders.fit import Fit, fit
 from builders.sampled import LENGTH, Controls, ask, contexts, distribution
 from harness import READER, Plain, Server, ask_together, assert_identical, chat, glance_flags, start
-from probing import entry_point
+from probing import Probe, entry_point
 
-DRAWS, AT_ONCE = 2000, 250
+AT_ONCE = 250
 TEMPERATURE = Controls(top_k=6)
 
 
@@ -34,13 +34,15 @@ def everything(known: dict) -> Controls:
     )
 
 
-def draw(server: Server, request: dict, controls: Controls) -> tuple[list[tuple], float]:
+def draw(
+    server: Server, request: dict, controls: Controls, num: int = 2000
+) -> tuple[list[tuple], float]:
     """Answers, and the tokens a round gave after the prefill's."""
     replies = []
-    for _ in range(DRAWS // AT_ONCE):
+    while len(replies) < num:
         replies += ask(server, request, AT_ONCE, controls.params())
     rounds = sum(reply["meta_info"]["spec_verify_ct"] for reply in replies)
-    return [tuple(reply["output_ids"]) for reply in replies], DRAWS * (LENGTH - 1) / rounds
+    return [tuple(reply["output_ids"]) for reply in replies], len(replies) * (LENGTH - 1) / rounds
 
 
 def judge(answers: list[tuple], known: dict, controls: Controls) -> Fit:
@@ -53,49 +55,59 @@ def judge(answers: list[tuple], known: dict, controls: Controls) -> Fit:
     return fit(answers, expected)
 
 
-def follows(server: Server, request: dict, known: dict, controls: Controls) -> float:
-    """Assert that answers have the law of `controls`; the tokens a round gave."""
-    answers, tokens_a_round = draw(server, request, controls)
+@pytest.fixture(scope="module")
+def known(plain: Plain, text: dict) -> dict:
+    return contexts(plain.server, text, top_k=8)
+
+
+def follows(
+    server: Server, request: dict, known: dict, controls: Controls, num: int = 2000
+) -> None:
+    """Answers have the law of `controls`, and branches gave part of them."""
+    answers, tokens_a_round = draw(server, request, controls, num)
     found = judge(answers, known, controls)
-    assert found.num_cells >= 10 and found.by_chi_square and found.by_distance, found
-    return tokens_a_round
+    assert found.num_cells >= 4 and found.by_chi_square and found.by_distance, found
+    assert tokens_a_round > 1.1
 
 
-def test_trees_follow_the_target(glance: Server, plain: Plain, text: dict) -> None:
-    known = contexts(plain.server, text, TEMPERATURE.top_k)
-    assert follows(glance, text, known, TEMPERATURE) > 1
+def test_siblings_follow_the_target(probe: Probe, text: dict, known: dict) -> None:
+    """Every node of this server's trees has two children, and the likelier one is the second."""
+    before = len(probe.of("path"))
+    follows(probe.server, text, known, TEMPERATURE)
+    paths = [nodes for row in probe.of("path")[before:] for nodes in row["nodes"]]
+    children = [nodes[1] for nodes in paths if len(nodes) > 1]
+    assert min(children.count(1), children.count(2)) > 50
+
+
+def test_trees_follow_the_target(glance: Server, text: dict, known: dict) -> None:
+    follows(glance, text, known, TEMPERATURE, num=1000)
 
 
 @pytest.mark.slow
-def test_chains_follow_the_target(glance: Server, chain: Server, plain: Plain, text: dict) -> None:
-    known = contexts(plain.server, text, TEMPERATURE.top_k)
-    by_chain = follows(chain, text, known, TEMPERATURE)
-    # Siblings of the tree are accepted where the first candidate is not.
-    assert follows(glance, text, known, TEMPERATURE) > by_chain > 1
+def test_chains_follow_the_target(chain: Server, text: dict, known: dict) -> None:
+    follows(chain, text, known, TEMPERATURE)
 
 
 def test_pictures_follow_the_target(glance: Server, plain: Plain, prompts: list[dict]) -> None:
     request = next(r for r in prompts if r.get("images") and "Describe" in r["text"])
-    known = contexts(plain.server, request, top_k=6)
-    assert follows(glance, request, known, TEMPERATURE) > 1
+    known = contexts(plain.server, request, TEMPERATURE.top_k)
+    follows(glance, request, known, TEMPERATURE, num=750)
 
 
-def test_every_control_at_once(glance: Server, plain: Plain, text: dict) -> None:
-    known = contexts(plain.server, text, top_k=12)
+def test_every_control_at_once(glance: Server, text: dict, known: dict) -> None:
     controls = everything(known)
-    answers, tokens_a_round = draw(glance, text, controls)
+    answers, tokens_a_round = draw(glance, text, controls, num=1000)
     found = judge(answers, known, controls)
-    assert found.num_cells >= 10 and found.by_chi_square and found.by_distance, found
+    assert found.num_cells >= 8 and found.by_chi_square and found.by_distance, found
     assert tokens_a_round > 1
     without, _ = distribution(known, Controls(top_k=controls.top_k))
     assert not fit(answers, without).by_chi_square  # the controls did change it
 
 
 @pytest.mark.slow
-def test_a_wrong_rule_on_the_server_is_caught(plain: Plain, text: dict, tmp_path: Path) -> None:
+def test_a_wrong_rule_on_the_server_is_caught(text: dict, known: dict, tmp_path: Path) -> None:
     """A server whose walk takes each node's likeliest draft without asking the target."""
     env = {"PYTHONPATH": entry_point(tmp_path, "wrong_rule:register")}
-    known = contexts(plain.server, text, top_k=6)
     with start(READER, tmp_path / "server.log", *glance_flags(), env=env) as server:
         answers, tokens_a_round = draw(server, text, TEMPERATURE)
     assert tokens_a_round == LENGTH - 1
@@ -106,14 +118,16 @@ def test_a_wrong_rule_on_the_server_is_caught(plain: Plain, text: dict, tmp_path
 def test_greedy_and_sampled_requests_in_one_batch(
     glance: Server, plain: Plain, prompts: list[dict]
 ) -> None:
-    """Every kind of sampled neighbour at once; greedy ids stay, sampled ones differ."""
+    """Every kind of sampled neighbour at once; greedy ids stay, and sampled ones are others."""
     greedy = {"max_new_tokens": 48, "ignore_eos": True}
     kinds = [{}, {"top_k": 5}, {"top_p": 0.8, "frequency_penalty": 0.5}, {"min_p": 0.1}]
-    sampled = [(prompts[n], greedy | {"temperature": 1.5} | kind) for n, kind in enumerate(kinds)]
+    texts = [request for request in prompts if not request.get("images")][:4]  # little is certain
+    sampled = [(r, greedy | {"temperature": 1.5} | kind) for r, kind in zip(texts, kinds)]
     for _ in range(2):
-        answers = ask_together(glance, [(prompts[n], greedy) for n in range(4)] + sampled)
+        answers = ask_together(glance, [(request, greedy) for request in prompts[:4]] + sampled)
         assert_identical(answers[:4], plain.answers(prompts[:4], **greedy))
-        assert all(a.ids != b.ids for a, b in zip(answers[4:], answers[:4]))
+        certain = plain.answers(texts, **greedy)
+        assert sum(a.ids != b.ids for a, b in zip(answers[4:], certain)) >= 3
 
 
 @pytest.mark.parametrize(
