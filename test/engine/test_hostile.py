@@ -23,12 +23,12 @@ FATAL = frozenset(
     {
         "body-completion-outside",
         "field-processor",
+        "chat-logprobs-huge",
         "logprob-ids-huge",
         "logprob-ids-negative",
         "logprob-ids-outside",
         "logprob-start-negative",
         "logprob-top-huge",
-        "logprob-top-negative",
         "logprob-top-past-vocabulary",
         "ids-empty",
         "ids-empty-nested",
@@ -47,7 +47,14 @@ FATAL = frozenset(
 )
 GUARDED = ("prompt is empty: it", "input_ids: got", "stop_token_ids with min_new_tokens: got")
 # Plain decoding serves these; with GLANCE they are refused (docs/limits.md).
-REFUSED = frozenset({"field-hidden-states", "value-beam_width-2"})
+REFUSED = frozenset(
+    {
+        "chat-logprobs-negative",
+        "field-hidden-states",
+        "logprob-top-negative",
+        "value-beam_width-2",
+    }
+)
 
 
 class Outcome(NamedTuple):
