@@ -25,6 +25,7 @@ LENGTH = {"max_new_tokens": 64, "ignore_eos": True}
 LONG = {"max_new_tokens": 200, "ignore_eos": True}
 
 
+@pytest.mark.slow
 def test_sixty_four_requests_on_a_server_of_eight(
     glance: Server, plain: Plain, prompts: list[dict], rounds: Rounds
 ) -> None:
