@@ -55,17 +55,21 @@ def ask(server: Server, request: dict, num: int, sampling: dict, **extra: object
     return reply.json()
 
 
-def contexts(plain: Server, request: dict, top_k: int) -> dict[Answer, dict[int, float]]:
-    """Log-probabilities of the likeliest tokens after every beginning that plain decoding came
-    upon in 300 answers. What it never came upon is rare, and counts as one kind of answer."""
-    sampling = {"temperature": 1.0, "top_k": top_k, "max_new_tokens": LENGTH, "ignore_eos": True}
+def contexts(
+    plain: Server, request: dict, top_k: int, temperature: float = 1.0
+) -> dict[Answer, dict[int, float]]:
+    """Logits, up to a constant, of the likeliest tokens after every beginning that plain decoding
+    came upon in 300 answers. The rest is rare where it is sampled no hotter; it counts as one kind
+    of answer."""
+    sampling = {"temperature": temperature, "top_k": top_k}
+    sampling |= {"max_new_tokens": LENGTH, "ignore_eos": True}
     found: dict[Answer, dict[int, float]] = {}
     for _ in range(3):
         logged = {"return_logprob": True, "top_logprobs_num": 64}
         for reply in ask(plain, request, 100, sampling, **logged):
             for place, top in enumerate(reply["meta_info"]["output_top_logprobs"]):
                 begun = tuple(reply["output_ids"][:place])
-                found[begun] = {token: logprob for logprob, token, _ in top}
+                found[begun] = {token: logprob * temperature for logprob, token, _ in top}
     return found
 
 

@@ -136,6 +136,7 @@ def test_custom_logit_processors_run_plainly_and_are_counted(
         assert sum(int(re.search(r'"num_plain":(\d+)', line)[1]) for line in file) == 4 * 47
 
 
+@pytest.mark.slow
 def test_retracted_requests_keep_their_penalties(
     small_pool: Server, plain: Plain, prompts: list[dict]
 ) -> None:

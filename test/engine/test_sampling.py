@@ -12,6 +12,7 @@ from probing import Probe, entry_point
 
 AT_ONCE = 250
 TEMPERATURE = Controls(top_k=6)
+HOT = Controls(top_k=6, temperature=3.0)  # the target takes what the head holds for unlikely
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def judge(answers: list[tuple], known: dict, controls: Controls) -> Fit:
 
 @pytest.fixture(scope="module")
 def known(plain: Plain, text: dict) -> dict:
-    return contexts(plain.server, text, top_k=8)
+    return contexts(plain.server, text, top_k=8, temperature=HOT.temperature)
 
 
 def follows(
@@ -73,7 +74,7 @@ def follows(
 def test_siblings_follow_the_target(probe: Probe, text: dict, known: dict) -> None:
     """Every node of this server's trees has two children, and the likelier one is the second."""
     before = len(probe.of("path"))
-    follows(probe.server, text, known, TEMPERATURE)
+    follows(probe.server, text, known, HOT)
     paths = [nodes for row in probe.of("path")[before:] for nodes in row["nodes"]]
     children = [nodes[1] for nodes in paths if len(nodes) > 1]
     assert min(children.count(1), children.count(2)) > 50
