@@ -80,6 +80,7 @@ def test_siblings_follow_the_target(probe: Probe, text: dict, known: dict) -> No
     assert min(children.count(1), children.count(2)) > 20
 
 
+@pytest.mark.slow
 def test_trees_follow_the_target(glance: Server, text: dict, known: dict) -> None:
     follows(glance, text, known, TEMPERATURE, num=1000)
 
@@ -95,6 +96,7 @@ def test_pictures_follow_the_target(glance: Server, plain: Plain, prompts: list[
     follows(glance, request, known, TEMPERATURE, num=750)
 
 
+@pytest.mark.slow
 def test_every_control_at_once(glance: Server, text: dict, known: dict) -> None:
     controls = everything(known)
     answers, tokens_a_round = draw(glance, text, controls, num=1000)
