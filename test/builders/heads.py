@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 from scipy.optimize import linprog
+from sglang.srt.speculative.glance.engine.checkpoint import expected_shapes
 
 
 def config_of(head: Path) -> dict:
@@ -85,34 +86,12 @@ def broken_head(like: Path, out: Path, **changes: object) -> Path:
 def _random_weights(config: dict, seed: int) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     weights = {}
-    for name, shape in _shapes(config).items():
+    num_taps = len(config["dflash_config"]["target_layer_ids"])
+    for name, shape in expected_shapes(config, num_taps).items():
         noise = torch.randn(shape, generator=generator) / shape[-1] ** 0.5
         weight = torch.ones(shape) if len(shape) == 1 else noise
         weights[name] = weight.to(torch.bfloat16)
     return weights
-
-
-def _shapes(config: dict) -> dict[str, tuple[int, ...]]:
-    hidden, inner, head = config["hidden_size"], config["intermediate_size"], config["head_dim"]
-    q, kv = config["num_attention_heads"] * head, config["num_key_value_heads"] * head
-    taps = len(config["dflash_config"]["target_layer_ids"])
-    shapes = {"fc.weight": (hidden, taps * hidden), "hidden_norm.weight": (hidden,)}
-    for layer in range(config["num_hidden_layers"]):
-        own = {
-            "input_layernorm": (hidden,),
-            "post_attention_layernorm": (hidden,),
-            "self_attn.q_proj": (q, hidden),
-            "self_attn.k_proj": (kv, hidden),
-            "self_attn.v_proj": (kv, hidden),
-            "self_attn.o_proj": (hidden, q),
-            "self_attn.q_norm": (head,),
-            "self_attn.k_norm": (head,),
-            "mlp.gate_proj": (inner, hidden),
-            "mlp.up_proj": (inner, hidden),
-            "mlp.down_proj": (hidden, inner),
-        }
-        shapes |= {f"layers.{layer}.{name}.weight": shape for name, shape in own.items()}
-    return shapes | {"norm.weight": (hidden,)}
 
 
 def _write(config: dict, out: Path, weights: dict[str, torch.Tensor]) -> Path:

@@ -37,14 +37,10 @@ def expected_shapes(head: Mapping[str, Any], num_taps: int) -> dict[str, tuple[i
         "mlp.up_proj": (inner, hidden),
         "mlp.down_proj": (hidden, inner),
     }
-    shapes = {
-        "fc.weight": (hidden, num_taps * hidden),
-        "hidden_norm.weight": (hidden,),
-        "norm.weight": (hidden,),
-    }
+    shapes = {"fc.weight": (hidden, num_taps * hidden), "hidden_norm.weight": (hidden,)}
     for number in range(head["num_hidden_layers"]):
         shapes |= {f"layers.{number}.{name}.weight": shape for name, shape in layer.items()}
-    return shapes
+    return shapes | {"norm.weight": (hidden,)}
 
 
 def check_weights(folder: Path, head: Mapping[str, Any], num_taps: int) -> None:
