@@ -38,10 +38,12 @@ __all__ = [
     "assert_identical",
     "assert_no_slot_lost",
     "chat",
+    "chat_body",
     "glance_flags",
     "picture_prompts",
     "start",
     "tokens_per_round",
+    "whole_chat",
 ]
 
 
@@ -68,6 +70,21 @@ def glance_flags(head: Path = HEAD, dtype: str = "float32", **flags: object) -> 
     for name, value in flags.items():
         out += [names[name], str(value)]
     return out
+
+
+def chat_body(question: dict, prompt: str, **more: object) -> dict:
+    """Of ``/v1/chat/completions``: ``prompt`` about the question's picture, greedily."""
+    url = f"data:image/png;base64,{question['images'][0]}"
+    content = [
+        {"type": "image_url", "image_url": {"url": url}},
+        {"type": "text", "text": prompt},
+    ]
+    message = {"role": "user", "content": content}
+    return {"model": "reader", "messages": [message], "temperature": 0, "max_tokens": 64, **more}
+
+
+def whole_chat(server: Server, body: dict) -> dict:
+    return server.session.post(f"{server.url}/v1/chat/completions", json=body, timeout=300).json()
 
 
 class Plain:

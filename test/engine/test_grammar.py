@@ -21,9 +21,11 @@ from harness import (
     assert_identical,
     assert_no_slot_lost,
     chat,
+    chat_body,
     glance_flags,
     start,
     tokens_per_round,
+    whole_chat,
 )
 from probing import Probe
 
@@ -226,26 +228,10 @@ def test_masks_on_side_branches(probe: Probe, plain: Plain, questions: list[dict
 
 
 def test_schema_of_the_chat_endpoint(pair: Pair, questions: list[dict]) -> None:
-    url = f"data:image/png;base64,{questions[0]['images'][0]}"
-    content = [
-        {"type": "image_url", "image_url": {"url": url}},
-        {"type": "text", "text": "Read all lines."},
-    ]
-    body = {
-        "model": "reader",
-        "messages": [{"role": "user", "content": content}],
-        "temperature": 0,
-        "max_tokens": 64,
-        **NO_BLANKS,
-        "response_format": {
-            "type": "json_schema",
-            "json_schema": {"name": "form", "schema": json.loads(SCHEMA)},
-        },
-    }
-    ours, plain = (
-        server.session.post(f"{server.url}/v1/chat/completions", json=body, timeout=300).json()
-        for server in (pair.server, pair.plain.server)
-    )
+    schema = {"name": "form", "schema": json.loads(SCHEMA)}
+    asked = {"type": "json_schema", "json_schema": schema}
+    body = chat_body(questions[0], "Read all lines.", response_format=asked, **NO_BLANKS)
+    ours, plain = (whole_chat(server, body) for server in (pair.server, pair.plain.server))
     assert ours["choices"] == plain["choices"]
     assert set(json.loads(ours["choices"][0]["message"]["content"])) == set(FIELDS)
     assert ours["usage"]["completion_tokens"] == plain["usage"]["completion_tokens"]

@@ -18,8 +18,10 @@ from harness import (
     ask_together,
     assert_identical,
     chat,
+    chat_body,
     glance_flags,
     start,
+    whole_chat,
 )
 from probing import Probe
 
@@ -165,23 +167,9 @@ def test_streamed(served: Server, plain: Plain, questions: list[dict]) -> None:
 
 
 def test_chat_endpoint(served: Server, plain: Plain, questions: list[dict]) -> None:
-    url = f"data:image/png;base64,{questions[0]['images'][0]}"
-    content = [
-        {"type": "image_url", "image_url": {"url": url}},
-        {"type": "text", "text": "Read all lines."},
-    ]
-    body = {
-        "model": "reader",
-        "messages": [{"role": "user", "content": content}],
-        "temperature": 0,
-        "max_tokens": 40,
-        "logprobs": True,
-        "top_logprobs": 3,
-    }
-    ours, expected = (
-        server.session.post(f"{server.url}/v1/chat/completions", json=body, timeout=300).json()
-        for server in (served, plain.server)
-    )
+    asked = {"max_tokens": 40, "logprobs": True, "top_logprobs": 3}
+    body = chat_body(questions[0], "Read all lines.", **asked)
+    ours, expected = (whole_chat(server, body) for server in (served, plain.server))
     assert len(ours["choices"][0]["logprobs"]["content"]) == ours["usage"]["completion_tokens"]
     for a, b in zip(
         ours["choices"][0]["logprobs"]["content"],

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import requests as http
+from builders.sampled import ask as ask_for
 from harness import Answer, Plain, Server, assert_identical, chat
 
 DOC = Path(__file__).parents[2] / "docs" / "losslessness.md"
@@ -79,14 +80,8 @@ def ask(server: Server, request: dict, feature: Feature) -> list[Answer]:
         return [answer]
     if "n" not in sampling:
         return [server.generate(request, **sampling)]
-    body = {
-        "text": request["text"],
-        "image_data": request.get("images"),
-        "sampling_params": sampling,
-    }
-    sampling["temperature"] = 0
-    reply = server.session.post(f"{server.url}/generate", json=body, timeout=60)
-    return [Answer(out["output_ids"], out["text"], out["meta_info"]) for out in reply.json()]
+    replies = ask_for(server, request, sampling.pop("n"), {"temperature": 0, **sampling})
+    return [Answer(out["output_ids"], out["text"], out["meta_info"]) for out in replies]
 
 
 class Expected:

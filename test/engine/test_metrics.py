@@ -7,7 +7,12 @@ import time
 from collections.abc import Callable
 
 import pytest
-from harness import Rounds, Server
+from harness import (
+    Rounds,
+    Server,
+    chat_body,
+    whole_chat,
+)
 
 LENGTH = {"max_new_tokens": 64, "ignore_eos": True}
 
@@ -70,18 +75,8 @@ def test_average_of_a_batch(glance: Server, questions: list[dict], rounds: Round
 
 
 def test_usage_of_the_chat_endpoint(glance: Server, questions: list[dict]) -> None:
-    url = f"data:image/png;base64,{questions[0]['images'][0]}"
-    content = [
-        {"type": "image_url", "image_url": {"url": url}},
-        {"type": "text", "text": "Read all lines."},
-    ]
-    body = {
-        "model": "reader",
-        "messages": [{"role": "user", "content": content}],
-        "temperature": 0,
-        "max_tokens": 64,
-    }
-    reply = glance.session.post(f"{glance.url}/v1/chat/completions", json=body, timeout=300).json()
+    body = chat_body(questions[0], "Read all lines.")
+    reply = whole_chat(glance, body)
     native = glance.generate(questions[0])
     assert reply["choices"][0]["message"]["content"] == native.text
     assert reply["choices"][0]["finish_reason"] == "stop"

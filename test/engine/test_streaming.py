@@ -15,8 +15,10 @@ from harness import (
     Server,
     assert_identical,
     chat,
+    chat_body,
     glance_flags,
     start,
+    whole_chat,
 )
 
 # The reader's tokenizer spells these byte by byte: two, three and four tokens a character.
@@ -49,20 +51,6 @@ def streamed_chat(server: Server, body: dict) -> list[dict]:
         lines = [line[6:] for line in reply.iter_lines() if line.startswith(b"data: ")]
     assert lines.pop() == b"[DONE]"
     return [json.loads(line) for line in lines]
-
-
-def chat_body(question: dict, prompt: str, **more: object) -> dict:
-    url = f"data:image/png;base64,{question['images'][0]}"
-    content = [
-        {"type": "image_url", "image_url": {"url": url}},
-        {"type": "text", "text": prompt},
-    ]
-    message = {"role": "user", "content": content}
-    return {"model": "reader", "messages": [message], "temperature": 0, "max_tokens": 64, **more}
-
-
-def whole_chat(server: Server, body: dict) -> dict:
-    return server.session.post(f"{server.url}/v1/chat/completions", json=body, timeout=300).json()
 
 
 @pytest.mark.parametrize("interval", [1, 3, 1000])
