@@ -86,7 +86,7 @@ $(STAMP)-venv: scripts/preflight.py
 ifeq ($(DEVICE),cuda)
 $(STAMP)-sglang: $(STAMP)-venv
 	@echo "setup: $(SGLANG) with its device code, about 10 GB to download"
-	@$(PIP) $(SGLANG) setuptools
+	@$(PIP) $(SGLANG) setuptools matplotlib rich scipy
 	@touch $@
 else
 $(STAMP)-torch: requirements/torch.txt | $(STAMP)-venv
