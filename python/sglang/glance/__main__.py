@@ -9,7 +9,10 @@ COMMANDS = {
     "doctor": "what is installed, and whether GLANCE can start here",
     "demo": "ask plain decoding and GLANCE about the same pictures, compare",
     "audit": "send the same requests to plain decoding and GLANCE, compare the tokens",
+    "train": "make a GLANCE head for a target, from prompts and pictures",
+    "tasks": "make pictures with questions: captions, scene text, infographics, documents, charts",
     "bench": "time plain decoding and GLANCE, split a round into its phases",
+    "law": "fit the entropy law to GLANCE's rounds, per task and pooled",
 }
 USAGE = "usage: python -m sglang.glance COMMAND [--help]\n\n" + "\n".join(
     f"  {name:8} {what}" for name, what in COMMANDS.items()

@@ -35,19 +35,22 @@ class Unanswered(Exception):
 
 @dataclass(frozen=True)
 class Question:
-    """``images``: URLs or data URLs."""
+    """``images``: URLs or data URLs. ``task``: what a measurement groups it by."""
 
     prompt: str
     images: tuple[str, ...] = ()
+    task: str = ""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """``best``: at each position the log-probability of plain's best tokens by id, where asked."""
+    """``best``: at each position the log-probability of plain's best tokens by id, where asked.
+    ``rid``: the server's name of the request."""
 
     ids: list[int]
     rounds: int = 0
     best: list[dict[int, float]] = field(default_factory=list)
+    rid: str = ""
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,8 @@ class Endpoint:
             {token: logprob for logprob, token, *_ in row}
             for row in (meta.get("output_top_logprobs") or [])
         ]
-        return Reply(choice["response_token_ids"], meta.get("spec_verify_ct", 0), best)
+        ids, rounds = choice["response_token_ids"], meta.get("spec_verify_ct", 0)
+        return Reply(ids, rounds, best, meta.get("id", ""))
 
     def _get(self, path: str) -> dict:
         return self._json("GET", path)
@@ -119,7 +123,7 @@ def dtype_of(dtype: str, url: str) -> str:
 
 def load_questions(path: Path) -> list[Question]:
     """One question a line: ``{"prompt": ..., "image": ...}`` or ``"images": [...]``; an image is
-    a URL, a data URL or a path relative to the file."""
+    a URL, a data URL or a path relative to the file. A text `task` is kept, where given."""
     out = []
     for number, line in enumerate(path.read_text().splitlines(), 1):
         if not line.strip():
@@ -135,7 +139,11 @@ def load_questions(path: Path) -> list[Question]:
         images = [] if given is None else [given] if isinstance(given, str) else given
         if not isinstance(images, list) or not all(isinstance(image, str) for image in images):
             raise ValueError(f"{where}: expected `image` text, or `images` a list of it")
-        out.append(Question(row["prompt"], tuple(as_url(image, path, where) for image in images)))
+        task = row.get("task", "")
+        if not isinstance(task, str):
+            raise ValueError(f"{where}: expected `task` to be text, got {task!r}")
+        urls = tuple(as_url(image, path, where) for image in images)
+        out.append(Question(row["prompt"], urls, task))
     if not out:
         raise ValueError(f"{path} holds no requests")
     return out

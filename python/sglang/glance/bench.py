@@ -157,20 +157,25 @@ def warm_up(arm: Arm, prompts: Sequence[dict], parallel: int) -> list[Answer]:
     return arm.server.generate_all(prompts[:parallel], parallel)
 
 
-def round_log_ms(rounds: int = 2000) -> float:
-    """Milliseconds that logging one round costs, by logging to a file."""
+def round_log_ms(model: Path, rounds: int = 1000) -> float:
+    """Milliseconds that logging one round of ``model`` costs, by logging to a file."""
     import torch
+    from sglang.srt.speculative.glance.config import GlanceConfig
     from sglang.srt.speculative.glance.engine.rounds import RoundLog
 
+    about = msgspec.json.decode((model / "config.json").read_bytes())
+    vocab_size = about.get("text_config", about)["vocab_size"]
     with tempfile.TemporaryDirectory() as folder:
-        log = RoundLog(Path(folder) / "rounds.jsonl", "cpu", 32)
-        accept_lens = torch.tensor([11])
+        config = GlanceConfig(block=16, budget=32, topk=8, taps=(), mask_token_id=0)
+        log = RoundLog(Path(folder) / "rounds.jsonl", "cpu", config)
+        accept_lens, logits = torch.tensor([11]), torch.randn(config.budget, vocab_size)
         started = time.perf_counter()
         for _ in range(rounds):
             log.start()
             for phase in PHASES:
                 log.lap(phase)
-            log.end(accept_lens)
+            log.roots(logits)
+            log.end(accept_lens, ["0" * 32])
         return 1e3 * (time.perf_counter() - started) / rounds
 
 
@@ -218,7 +223,7 @@ def run(options: argparse.Namespace, console: Console) -> tuple[Run, list[Row]]:
                         progress.advance(bar)
                 progress.update(bar, description=f"{dtype}: stopping")
             progress.update(bar, description=dtype)
-    return Run(provenance, chosen, boot_s, round_log_ms()), rows
+    return Run(provenance, chosen, boot_s, round_log_ms(options.model_path)), rows
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -13,6 +13,7 @@ from sglang.srt.speculative.glance.core.tree import Tree
 from sglang.srt.speculative.glance.engine.inputs import GlanceVerifyInput
 from sglang.srt.speculative.glance.engine.masks import backend_mask
 from sglang.srt.speculative.glance.engine.penalties import OutputHistory
+from sglang.srt.speculative.glance.engine.rounds import RoundLog
 from sglang.srt.speculative.glance.engine.sampling import draw
 from sglang.srt.speculative.glance.kernels.select import Ops
 from sglang.srt.speculative.spec_utils import GrammarTree, build_grammar_vocab_mask
@@ -44,7 +45,12 @@ class TreeVerifier:
         )
 
     def verify(
-        self, batch: Any, tree: Tree, slots: torch.Tensor, grammar_barrier: Any = None
+        self,
+        batch: Any,
+        tree: Tree,
+        slots: torch.Tensor,
+        rounds: RoundLog,
+        grammar_barrier: Any = None,
     ) -> Verified:
         """``slots [bs, N]``: the KV index each node's key and value are written to."""
         positions = tree_positions(batch.seq_lens, tree.depths)
@@ -58,6 +64,7 @@ class TreeVerifier:
             batch=None, forward_batch=forward_batch, is_verify=True
         )
         output = result.logits_output
+        rounds.roots(output.next_token_logits)
         mask = None
         if grammar_tree is not None:
             mask = build_grammar_vocab_mask(

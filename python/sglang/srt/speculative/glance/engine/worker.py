@@ -50,7 +50,7 @@ class GlanceWorker(DFlashWorkerV2):
             suit_head(self.draft_model, self.draft_model_runner.dtype)
             if StackedContextKV.serves(self.draft_model):
                 self.context_kv = StackedContextKV(self.draft_model)
-        self.rounds = RoundLog.from_env(self.device, self.config.budget)
+        self.rounds = RoundLog.from_env(self.device, self.config)
         self.plain_rounds = PlainRounds.from_host()
 
     def _draft_leaves(self) -> Any:
@@ -121,7 +121,9 @@ class GlanceWorker(DFlashWorkerV2):
         self.rounds.lap("draft")
         tree = self.ops.build_tree(roots, marginals.ids, marginals.logprobs, config.budget)
         self.rounds.lap("tree")
-        verified = self.verifier.verify(batch, tree, window[:, : config.budget], grammar_barrier)
+        verified = self.verifier.verify(
+            batch, tree, window[:, : config.budget], self.rounds, grammar_barrier
+        )
         self.rounds.lap("verify")
         accepted = self.ops.walk(
             tree.tokens, tree.parents, verified.target_tokens, config.max_depth
@@ -138,7 +140,7 @@ class GlanceWorker(DFlashWorkerV2):
         self.rounds.lap("accept")
         rows = self._commit(batch, accepted, verified, window, prefix_lens)
         self.rounds.lap("commit")
-        self.rounds.end(accepted.accept_lens, len(alone))
+        self.rounds.end(accepted.accept_lens, [req.rid for req in batch.reqs], len(alone))
         if batch.return_logprob:
             compute_spec_logprobs(
                 batch, verified.output, verified.target_tokens.view(-1), accept_index=rows
