@@ -1,0 +1,158 @@
+"""Charts, drawn by matplotlib: bars standing and lying, lines, pies."""
+
+from __future__ import annotations
+
+import functools
+import random
+
+import numpy as np
+from PIL import Image
+
+from .canvas import finished
+from .icons import COLOURS
+from .phrases import expand, joined, sentence
+from .sample import HEIGHT, WIDTH, Sample, Split
+from .values import Values
+
+DPI = 100
+_ALL = ("Read the chart.", "List the values in the chart.", "What does the chart show?")
+_STYLES = ("default", "ggplot", "bmh", "fast", "grayscale")
+_FAMILIES = ("DejaVu Sans", "DejaVu Serif", "DejaVu Sans Mono", "STIXGeneral")
+_OPENERS = ("[|In the chart |Here ]", "[|The chart [shows|gives|lists] |In it, |We read |It has ]")
+_IS = "[is|is at|has|stands at|shows|reaches]"
+
+
+def chart(rng: random.Random, split: Split) -> Sample:
+    """Three to five values with their names; every value is printed beside its mark."""
+    values = Values(rng, split)
+    kind = rng.choice(("bars", "bars", "lying bars", "line", "pie"))
+    count = rng.randint(3, 4 if kind in ("lying bars", "pie") else 5)
+    longest = {"lying bars": 6, "pie": 4}.get(kind, 8 - count)
+    names = [values.word(longest) for _ in range(count)]
+    amounts = [int(values.number(5, 98)) for _ in names]
+    image = finished(_drawn(kind, names, amounts, rng), rng, 0.7)
+    facts = list(zip(names, amounts, strict=True))
+    prompt, answer, told = _asked(facts, rng)
+    return Sample("chart", kind, image, prompt, answer, told, tuple(values.drawn))
+
+
+def _asked(facts: list[tuple[str, int]], rng: random.Random) -> tuple[str, str, tuple[str, ...]]:
+    choice = rng.random()
+    if choice < 0.55:
+        told = tuple(text for name, amount in facts for text in (name, str(amount)))
+        return rng.choice(_ALL), _listed(facts, rng), told
+    if choice < 0.75:
+        name, amount = rng.choice(facts)
+        prompt = expand(f"[What is the value of {name}?|How large is {name}?]", rng)
+        answer = f"[{name} {_IS} {amount}|The value [of|for] {name} is {amount}|It is {amount}]"
+        return prompt, sentence(expand(answer, rng)), (str(amount),)
+    if choice < 0.9:
+        most = rng.random() < 0.5
+        name, amount = (max if most else min)(facts, key=lambda fact: fact[1])
+        word = "highest" if most else "lowest"
+        prompt = expand(f"[Which value is the {word}?|Name the {word} one.]", rng)
+        answer = f"[The {word} [is|one is|value is that of]|It is] {name}[ with| at|, at] {amount}"
+        return prompt, sentence(expand(answer, rng)), (name, str(amount))
+    (one, first), (two, second) = rng.sample(facts, 2)
+    prompt = expand(f"[Compare {one} and {two}.|Is {one} larger than {two}?]", rng)
+    relation = "[larger|higher|more]" if first > second else "[smaller|lower|less]"
+    answer = (
+        f"{one} [is|has] {relation} than {two}: {first} [against|to|versus] {second}"
+        f"|{one} {_IS} {first} and {two} {_IS} {second}, so {one} is {relation}"
+    )
+    return prompt, sentence(expand(f"[{answer}]", rng)), (str(first), str(second))
+
+
+def _listed(facts: list[tuple[str, int]], rng: random.Random) -> str:
+    style = rng.randrange(3)
+    if style == 0:
+        mark = rng.choice((" = ", ": ", " "))
+        opener = expand("[|The values are\n|Read from the chart:\n]", rng)
+        return opener + "\n".join(f"{name}{mark}{amount}" for name, amount in facts)
+    verb = _IS if style == 1 else rng.choice(("at", "with", "as"))
+    parts = [expand(f"{name} {verb} {amount}", rng) for name, amount in facts]
+    return sentence(expand(_OPENERS[style - 1], rng) + joined(parts, rng))
+
+
+@functools.cache
+def _pyplot():
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot
+
+
+def _drawn(kind: str, names: list[str], amounts: list[int], rng: random.Random) -> Image.Image:
+    pyplot = _pyplot()
+    style = {"font.family": rng.choice(_FAMILIES), "font.size": rng.uniform(8.5, 9.5)}
+    inks = [np.array(shades[0]) / 255 for name, shades in COLOURS.items() if name != "white"]
+    colours = rng.sample(inks, len(names))
+    if rng.random() < 0.5:
+        colours = colours[:1] * len(names)
+    with pyplot.style.context([rng.choice(_STYLES), style]):
+        figure, axes = pyplot.subplots(figsize=(WIDTH / DPI, HEIGHT / DPI), dpi=DPI)
+        _MARKS[kind](axes, names, amounts, colours, rng)
+        figure.subplots_adjust(left=0.03, right=0.97, bottom=0.17, top=0.97)
+        if kind == "lying bars":
+            figure.subplots_adjust(left=0.34, bottom=0.03)
+        elif kind == "pie":
+            figure.subplots_adjust(left=0.2, right=0.8, bottom=0.16, top=0.84)
+        figure.canvas.draw()
+        pixels = np.asarray(figure.canvas.buffer_rgba())[..., :3].copy()
+        pyplot.close(figure)
+    return Image.fromarray(pixels)
+
+
+def _bare(axes, rng: random.Random) -> None:
+    """No scale: the values are printed."""
+    axes.tick_params(length=0, pad=2)
+    axes.grid(rng.random() < 0.3)
+    axes.set_axisbelow(True)
+    for side in rng.sample(("top", "right", "left"), rng.randint(0, 3)):
+        axes.spines[side].set_visible(False)
+
+
+def _bars(axes, names: list[str], amounts: list[int], colours: list, rng: random.Random) -> None:
+    drawn = axes.bar(names, amounts, color=colours, width=rng.uniform(0.5, 0.8))
+    axes.bar_label(drawn, padding=1)
+    axes.set_ylim(0, max(amounts) * 1.25)
+    axes.set_yticks([])
+    _bare(axes, rng)
+
+
+def _lying(axes, names: list[str], amounts: list[int], colours: list, rng: random.Random) -> None:
+    drawn = axes.barh(names, amounts, color=colours, height=rng.uniform(0.5, 0.8))
+    axes.bar_label(drawn, padding=2)
+    axes.set_xlim(0, max(amounts) * 1.25)
+    axes.invert_yaxis()
+    axes.set_xticks([])
+    _bare(axes, rng)
+
+
+def _line(axes, names: list[str], amounts: list[int], colours: list, rng: random.Random) -> None:
+    axes.plot(names, amounts, marker=rng.choice("osD^"), markersize=4, color=colours[0])
+    for x, amount in enumerate(amounts):
+        axes.annotate(
+            str(amount), (x, amount), xytext=(0, 4), textcoords="offset points", ha="center"
+        )
+    axes.set_ylim(min(amounts) - 20, max(amounts) + 30)
+    axes.set_xlim(-0.4, len(names) - 0.6)
+    axes.set_yticks([])
+    _bare(axes, rng)
+
+
+def _pie(axes, names: list[str], amounts: list[int], colours: list, rng: random.Random) -> None:
+    labels = [f"{name} {amount}" for name, amount in zip(names, amounts, strict=True)]
+    axes.pie(
+        amounts,
+        labels=labels,
+        colors=None if colours[0] is colours[-1] else [(*colour, 0.75) for colour in colours],
+        startangle=rng.choice((0, 45, 90)),
+        labeldistance=1.1,
+        wedgeprops={"linewidth": 1, "edgecolor": "white"},
+    )
+
+
+_MARKS = {"bars": _bars, "lying bars": _lying, "line": _line, "pie": _pie}
