@@ -19,6 +19,12 @@ _ALIASES = {
 }
 
 
+def plain_name(key: str) -> str:
+    """A checkpoint's tensor name without the prefixes that exports add."""
+    name = key.removeprefix("model.")
+    return _ALIASES.get(name, name)
+
+
 def expected_shapes(head: Mapping[str, Any], num_taps: int) -> dict[str, tuple[int, ...]]:
     """Name and shape of every tensor that a head's ``config.json`` asks for."""
     hidden, inner = head["hidden_size"], head["intermediate_size"]
@@ -56,8 +62,7 @@ def check_weights(folder: Path, head: Mapping[str, Any], num_taps: int) -> None:
         try:
             with safe_open(path, framework="pt") as tensors:
                 for key in tensors.keys():  # noqa: SIM118  (not a mapping)
-                    name = key.removeprefix("model.")
-                    name = _ALIASES.get(name, name)
+                    name = plain_name(key)
                     if name in wanted:
                         _check_tensor(path, key, tensors, wanted[name])
                         found.add(name)

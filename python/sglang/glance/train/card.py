@@ -1,0 +1,117 @@
+"""The model card beside the weights: ``README.md``, ``card.json``, ``loss.png``."""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+from sglang.glance.machine import Provenance
+from sglang.glance.train.loop import Entry, Plan
+from sglang.glance.train.measure import FORMULA, Accepted
+
+
+class Card(msgspec.Struct, frozen=True):
+    """``provenance.data``: SHA-256 over prompts, answers and pictures."""
+
+    target: str
+    num_parameters: int
+    plan: Plan
+    held_out: Accepted
+    provenance: Provenance
+
+
+AFTER = (
+    "Measured on the bfloat16 weights of this folder; the tree that a server verifies "
+    "commits more a round."
+)
+TEXT = """# GLANCE head for {target}
+
+A block-diffusion draft head of {parameters:,} parameters in DFlash's checkpoint format, trained by
+`python -m sglang.glance train` for this target only. Embedding and LM head are the target's.
+
+    python -m sglang.launch_server --model-path {target} --speculative-algorithm GLANCE \\
+        --speculative-draft-model-path HEAD
+
+| measured | |
+|---|---|
+| accept length, held out | {accept_len:.3f} |
+| of | {answers} answers, {tokens:,} tokens, {rounds:,} rounds |
+| loss, last step | {loss:.4f} nats a predicted token, weighted as trained |
+| predicted tokens right, last step | {accuracy:.1%} |
+
+{formula}
+
+![loss](loss.png)
+
+| training | |
+|---|---|
+| rows | {num_rows:,}, answered by the target itself |
+| data SHA-256 | `{data}` |
+| updates | {steps:,} of {batch_rows} rows, {recipe} |
+| learning rate | {lr:g} peak, 4 % warm-up, cosine to 0; Muon on matrices, AdamW on norms, clip 1 |
+| dtype | products in {dtype}, weights in float32 |
+| versions | {versions} |
+| machine | {machine}, {cores} cores |
+| command | `{command}` |
+
+`card.json` has the same as data.
+"""
+
+
+def write_card(folder: Path, card: Card, log: Sequence[Entry]) -> None:
+    plot(log, folder / "loss.png")
+    body = msgspec.to_builtins(card)
+    body["held_out"] |= {"accept_len": card.held_out.accept_len, "formula": FORMULA}
+    body["last"] = msgspec.to_builtins(log[-1])
+    (folder / "card.json").write_bytes(msgspec.json.format(msgspec.json.encode(body)) + b"\n")
+    (folder / "README.md").write_text(readme(card, log[-1]))
+
+
+def readme(card: Card, last: Entry) -> str:
+    plan, made, held = card.plan, card.provenance, card.held_out
+    recipe = {k: v for k, v in plan.recipe.items() if k != "head" and v not in ("", None)}
+    return TEXT.format(
+        target=card.target,
+        parameters=card.num_parameters,
+        accept_len=held.accept_len,
+        tokens=held.num_tokens,
+        rounds=held.num_rounds,
+        answers=held.num_answers,
+        loss=last.loss,
+        accuracy=last.accuracy,
+        formula=textwrap.fill(f"{FORMULA}. {AFTER}", 100),
+        num_rows=plan.num_rows,
+        data=made.data,
+        steps=plan.steps,
+        batch_rows=plan.batch_rows,
+        recipe=", ".join(f"{key} {value}" for key, value in recipe.items()),
+        lr=plan.lr,
+        dtype="bfloat16" if plan.bf16 else "float32",
+        versions=", ".join(f"{name} {version}" for name, version in made.versions.items()),
+        machine=made.machine,
+        cores=made.cores,
+        command=shlex.join(["python", "-m", "sglang.glance", *made.command[1:]]),
+    )
+
+
+def plot(log: Sequence[Entry], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, left = pyplot.subplots(figsize=(7, 4), layout="constrained")
+    left.plot([e.step for e in log], [e.loss for e in log], color="tab:blue", linewidth=1)
+    left.set(xlabel="update", ylabel="loss, nats a predicted token (weighted)")
+    left.grid(alpha=0.3)
+    measured = [entry for entry in log if entry.accept_len is not None]
+    right = left.twinx()
+    right.plot(
+        [e.step for e in measured], [e.accept_len for e in measured], "o-", color="tab:orange"
+    )
+    right.set_ylabel("accept length, held out (chain)")
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)

@@ -1,0 +1,196 @@
+"""Options against each other, against the target and against an initial head."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from sglang.glance.train.data import InputError, Prompt, Row, each, picture, read
+from sglang.glance.train.objective import default_taps, head_config, mask_token
+from sglang.glance.train.target import Prompter
+from sglang.srt.speculative.glance.config import HeadConfigError, parse_head
+from sglang.srt.speculative.glance.engine.checkpoint import check_weights
+
+DEFAULT_BLOCK, DEFAULT_LAYERS = 16, 5
+
+
+class Job(msgspec.Struct, frozen=True):
+    """What the options come to. ``prompts``: numbered lines of ``--data``, none with ``--rows``.
+    ``num_prompt``: prompt tokens of each row, as counted here."""
+
+    config: dict[str, Any]
+    prompts: list[tuple[int, Prompt]]
+    num_prompt: list[int]
+    device: str
+    dtype: str
+
+
+def check(options: argparse.Namespace, config: Any, prompter: Prompter) -> Job:
+    """``config``: the target's. Raises :class:`InputError` before anything is written."""
+    import torch
+
+    _check_numbers(options)
+    device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise InputError("--device cuda: torch sees none here; install its driver, or use cpu")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise InputError("the loss curve needs matplotlib: pip install matplotlib")
+    text = config.get_text_config()
+    if options.context_length > text.max_position_embeddings:
+        raise InputError(
+            f"--context-length: got {options.context_length}, the target ends at "
+            f"{text.max_position_embeddings}"
+        )
+    head = _initial(options, text) if options.init else _new(options, text, prompter.tokenizer)
+    _parse(head, text, "--init" if options.init else "--taps")
+    if options.rows:
+        prompts, counts = [], check_rows(options.rows, options, prompter, text.vocab_size)[1]
+    else:
+        prompts = read(options.data, Prompt)
+        counts = _check_prompts(prompts, options, prompter)
+    if len(counts) <= options.held_out:
+        raise InputError(
+            f"--held-out {options.held_out} leaves none of {len(counts)} rows to train on"
+        )
+    dtype = options.dtype or ("bfloat16" if device == "cuda" else "float32")
+    return Job(head, prompts, counts, device, dtype)
+
+
+def check_rows(
+    path: Path, options: argparse.Namespace, prompter: Prompter, vocab_size: int
+) -> tuple[list[Row], list[int]]:
+    """Rows with an answer to learn from (two tokens or more), and their prompt tokens."""
+
+    def counted(row: Row) -> int:
+        image = None if row.image is None else picture(path.parent, row.image)
+        num_prompt = prompter.count(row.prompt, image)
+        if num_prompt != row.num_prompt:
+            raise ValueError(
+                f"num_prompt is {row.num_prompt}, the target's processor counts {num_prompt} "
+                "tokens; the rows are of another target"
+            )
+        if bad := [i for i in row.ids if not 0 <= i < vocab_size]:
+            raise ValueError(f"token {bad[0]} of ids is outside the vocabulary of {vocab_size}")
+        if num_prompt + len(row.ids) > options.context_length:
+            raise ValueError(
+                f"{num_prompt} prompt tokens and {len(row.ids)} of the answer exceed "
+                f"--context-length {options.context_length}"
+            )
+        return num_prompt
+
+    numbered = read(path, Row)
+    counts = each(numbered, path, counted)
+    kept = [(row, n) for (_, row), n in zip(numbered, counts, strict=True) if len(row.ids) > 1]
+    if not kept:
+        raise InputError(f"{path}: every answer has fewer than two tokens; nothing can be learnt")
+    return [row for row, _ in kept], [n for _, n in kept]
+
+
+def _check_prompts(
+    prompts: list[tuple[int, Prompt]], options: argparse.Namespace, prompter: Prompter
+) -> list[int]:
+    def counted(prompt: Prompt) -> int:
+        image = None if prompt.image is None else picture(options.data.parent, prompt.image)
+        num_prompt = prompter.count(prompt.prompt, image)
+        if num_prompt + options.max_new_tokens > options.context_length:
+            raise ValueError(
+                f"{num_prompt} prompt tokens and --max-new-tokens {options.max_new_tokens} exceed "
+                f"--context-length {options.context_length}; raise that or leave the row out"
+            )
+        return num_prompt
+
+    return each(prompts, options.data, counted)
+
+
+def _check_numbers(options: argparse.Namespace) -> None:
+    if (options.data is None) == (options.rows is None):
+        raise InputError("give --data (prompts to answer) or --rows (finished rows), one of them")
+    micro = options.micro_rows or options.batch_rows
+    wanted = [
+        ("--block", options.block or DEFAULT_BLOCK, 2, None),
+        ("--layers", options.layers or DEFAULT_LAYERS, 1, None),
+        ("--batch-rows", options.batch_rows, 1, None),
+        ("--micro-rows", micro, 1, options.batch_rows),
+        ("--anchors", options.anchors, 1, None),
+        ("--max-new-tokens", options.max_new_tokens, 2, None),
+        ("--held-out", options.held_out, 1, None),
+        ("--save-every", options.save_every, 1, None),
+        ("--past-block", options.past_block, 0, 1),
+    ]
+    for name, got, low, high in wanted:
+        if got < low or (high is not None and got > high):
+            expected = f"at least {low}" if high is None else f"{low} to {high}"
+            raise InputError(f"{name}: got {got}, expected {expected}")
+    for name in ("epochs", "lr", "decay"):
+        got = getattr(options, name)
+        if not 0 < got < float("inf"):
+            raise InputError(f"--{name}: got {got}, expected a number above 0")
+
+
+def _new(options: argparse.Namespace, text: Any, tokenizer: Any) -> dict[str, Any]:
+    mask = mask_token(tokenizer, text.vocab_size)
+    if mask is None:
+        raise InputError(
+            f"the tokenizer fills the target's whole vocabulary of {text.vocab_size} and has no "
+            "<|mask|>: no token is left for masks; start from a head with --init"
+        )
+    taps = options.taps or default_taps(text.num_hidden_layers)
+    block, layers = options.block or DEFAULT_BLOCK, options.layers or DEFAULT_LAYERS
+    return head_config(text, taps, block, layers, mask)
+
+
+def _initial(options: argparse.Namespace, text: Any) -> dict[str, Any]:
+    """The head's own config, with its sizes where this trainer and SGLang read them."""
+    path = options.init / "config.json"
+    try:
+        head = json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise InputError(f"--init: {path} cannot be read: {error}") from error
+    given = [f"--{name}" for name in ("block", "layers", "taps") if getattr(options, name)]
+    if given:
+        raise InputError(f"{', '.join(given)}: the head of --init has its own; leave it out")
+    config = _parse(head, text, "--init")
+    try:
+        check_weights(options.init, head, len(config.taps))
+    except ValueError as error:
+        _, _, rest = str(error).partition(": ")
+        raise InputError(f"--init: {rest}") from error
+    rope = head.get("rope_parameters") or {}
+    theta = head.get("rope_theta") or rope.get("rope_theta")
+    scaling = head.get("rope_scaling") or {k: v for k, v in rope.items() if k != "rope_theta"}
+    scaling = {k: v for k, v in scaling.items() if v not in (None, "default")}
+    refused = {
+        "attention_bias": head.get("attention_bias"),
+        "quantization_config": head.get("quantization_config"),
+        "rope_scaling": scaling,
+        "rope_theta (none)": theta is None,
+        "hidden_act": head.get("hidden_act", "silu") != "silu",
+    }
+    if bad := [name for name, got in refused.items() if got]:
+        raise InputError(f"--init: {path} sets {', '.join(bad)}, which is not trained here")
+    dflash = {
+        "target_layer_ids": list(config.taps),
+        "block_size": config.block,
+        "mask_token_id": config.mask_token_id,
+        "num_target_layers": text.num_hidden_layers,
+    }
+    return head | {
+        "dflash_config": dict(head["dflash_config"]) | dflash,
+        "block_size": config.block,
+        "head_dim": head.get("head_dim") or head["hidden_size"] // head["num_attention_heads"],
+        "rope_theta": float(theta),
+    }
+
+
+def _parse(head: dict[str, Any], text: Any, option: str) -> Any:
+    sizes = {
+        name: getattr(text, name) for name in ("num_hidden_layers", "hidden_size", "vocab_size")
+    }
+    try:
+        return parse_head(head, sizes)
+    except HeadConfigError as error:
+        raise InputError(f"{option}: {error}") from error

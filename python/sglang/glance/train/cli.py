@@ -1,0 +1,99 @@
+"""``python -m sglang.glance train``: a GLANCE head for a target, from prompts and pictures.
+
+The target answers every prompt (greedily, through an SGLang server), its states over prompt,
+picture and answer are tapped where SGLang captures them, and a block-diffusion head in DFlash's
+format is trained on them. OUT/head is ready to serve. Everything is checked before work starts; the
+same command again continues where it stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from rich.console import Console
+from sglang.glance.server import unwind_on_signals
+from sglang.glance.train.data import InputError
+
+
+def parser() -> argparse.ArgumentParser:
+    formatter = argparse.RawDescriptionHelpFormatter
+    out = argparse.ArgumentParser(
+        prog="python -m sglang.glance train", description=__doc__, formatter_class=formatter
+    )
+    add = out.add_argument_group("what").add_argument
+    add("--model-path", type=Path, required=True, help="the target: a dense Qwen3-VL or Qwen2.5-VL")
+    add(
+        "--data",
+        type=Path,
+        help="JSONL of prompts: {prompt, image}; image paths are relative to it",
+    )
+    add("--rows", type=Path, help="a finished rows.jsonl instead of --data: nothing is generated")
+    add("--out", type=Path, required=True, help="folder for the head, the rows and the checkpoint")
+    add("--device", choices=("cpu", "cuda"), help="default: cuda where there is one")
+    add(
+        "--dtype",
+        choices=("float32", "bfloat16"),
+        help="of target and products; weights are float32 in training and bfloat16 in the head; "
+        "default: bfloat16 on cuda, float32 on cpu",
+    )
+    add = out.add_argument_group("answers").add_argument
+    add("--max-new-tokens", type=int, default=256, help="most tokens an answer has (%(default)s)")
+    add(
+        "--context-length",
+        type=int,
+        default=4096,
+        help="most tokens of prompt and answer (%(default)s)",
+    )
+    add = out.add_argument_group("head").add_argument
+    add("--init", type=Path, help="start from this DFlash-format head, its block, layers and taps")
+    add("--block", type=int, help="drafted places a round, root included (16)")
+    add("--layers", type=int, help="layers of the head (5)")
+    add(
+        "--taps",
+        type=lambda text: [int(part) for part in text.split(",")],
+        help="target layers the head reads, as 1,9,17 (five spread over the target)",
+    )
+    add = out.add_argument_group("training").add_argument
+    add("--epochs", type=float, default=6, help="passes over the rows (%(default)s)")
+    add("--batch-rows", type=int, default=16, help="rows an update (%(default)s)")
+    add("--micro-rows", type=int, help="rows in memory together; an update sums over them (all)")
+    add("--anchors", type=int, default=16, help="blocks drawn in an answer (%(default)s)")
+    add("--lr", type=float, default=6e-4, help="peak learning rate (%(default)s)")
+    add(
+        "--decay", type=float, default=7, help="offset k counts exp(-(k - 1) / decay) (%(default)s)"
+    )
+    add(
+        "--past-block",
+        type=float,
+        default=0.125,
+        help="share of blocks that show some true tokens first, which drafting past a block needs "
+        "(%(default)s)",
+    )
+    add(
+        "--held-out", type=int, default=64, help="rows kept from training, to measure (%(default)s)"
+    )
+    add("--save-every", type=int, default=500, help="updates between checkpoints (%(default)s)")
+    add("--seed", type=int, default=0, help="of weights, order and blocks (%(default)s)")
+    add("--no-cache", action="store_true", help="run the target for each row anew, save the disk")
+    return out
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Exit code 2 if the input is refused, 130 if interrupted."""
+    options = parser().parse_args(argv)
+    console = Console(stderr=True, highlight=False)
+    # After the parser, so that --help does not import torch.
+    from sglang.glance.train.run import run
+
+    try:
+        with unwind_on_signals():
+            run(options, console)
+    except InputError as error:
+        print(f"sglang.glance train: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        console.print("interrupted; the same command continues from the last checkpoint")
+        return 130
+    return 0

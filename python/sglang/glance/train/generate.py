@@ -1,0 +1,82 @@
+"""The target's own greedy answers, through a server; written as they come."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+from sglang.glance.server import CPU_FLAGS, Server
+from sglang.glance.train.data import InputError, Prompt, Row, numbered_lines, relative
+
+AT_ONCE = {"cpu": 8, "cuda": 64}
+POOL = 256  # requests whose pictures are in memory together
+GPU_FLAGS = ("--skip-server-warmup",)
+
+
+def server_flags(device: str, context: int) -> tuple[str, ...]:
+    """Of a plain server whose longest request is ``context`` tokens."""
+    flags = ("--context-length", str(context))
+    if device == "cuda":
+        return (*GPU_FLAGS, *flags)
+    return (*CPU_FLAGS, *flags, "--max-total-tokens", str(max(12000, 2 * context)))
+
+
+def missing(
+    prompts: Sequence[tuple[int, Prompt]], data: Path, out: Path
+) -> list[tuple[int, Prompt]]:
+    """Prompts of ``data`` without an answer in ``out``. A last line cut short is dropped; rows of
+    another data file are refused."""
+    if not out.exists():
+        return list(prompts)
+    text = out.read_bytes()
+    if text and not text.endswith(b"\n"):
+        text = text[: text.rfind(b"\n") + 1]
+        out.write_bytes(text)
+    known, done = dict(prompts), set()
+    decode = msgspec.json.Decoder(Row).decode
+    for number, line in numbered_lines(out):
+        row = decode(line)
+        asked = known.get(row.number)
+        here = asked and asked.image and relative(data.parent / asked.image, out.parent)
+        if asked is None or (asked.prompt, here) != (row.prompt, row.image):
+            raise InputError(
+                f"{out}, line {number} answers line {row.number} of another --data than {data}; "
+                "choose another --out, or train on it as it is with --rows"
+            )
+        done.add(row.number)
+    return [(number, prompt) for number, prompt in prompts if number not in done]
+
+
+def generate(
+    server: Server,
+    prompts: Sequence[tuple[int, Prompt]],
+    data: Path,
+    out: Path,
+    text_of: Callable[[str, bool], str],
+    device: str,
+    max_new_tokens: int,
+    advance: Callable[[int], None],
+) -> None:
+    """Append one :class:`Row` a prompt to ``out``, in order, as the answers come."""
+
+    def ask(item: tuple[int, Prompt]) -> Row:
+        number, prompt = item
+        request: dict = {"text": text_of(prompt.prompt, prompt.image is not None)}
+        image = None
+        if prompt.image is not None:
+            path = data.parent / prompt.image
+            request["images"] = [base64.b64encode(path.read_bytes()).decode()]
+            image = relative(path, out.parent)
+        answer = server.generate(request, max_new_tokens=max_new_tokens)
+        num_prompt = answer.meta["prompt_tokens"]
+        return Row(number, prompt.prompt, image, num_prompt, answer.ids, answer.text)
+
+    with out.open("ab") as file, ThreadPoolExecutor(AT_ONCE[device]) as pool:
+        for start in range(0, len(prompts), POOL):
+            for row in pool.map(ask, prompts[start : start + POOL]):
+                file.write(msgspec.json.encode(row) + b"\n")
+                file.flush()
+                advance(1)

@@ -1,0 +1,213 @@
+"""The steps of ``train`` one after another."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+import torch
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from sglang.glance.machine import describe
+from sglang.glance.server import serve
+from sglang.glance.train.blocks import Sampler
+from sglang.glance.train.card import Card, write_card
+from sglang.glance.train.check import Job, check, check_rows
+from sglang.glance.train.data import InputError, Row, data_hash, picture
+from sglang.glance.train.generate import generate, missing, server_flags
+from sglang.glance.train.head import Head
+from sglang.glance.train.loop import Entry, Plan, Trainer
+from sglang.glance.train.loss import Vocabulary
+from sglang.glance.train.measure import Accepted, chain_accept
+from sglang.glance.train.objective import BlockObjective
+from sglang.glance.train.taps import CacheKey, Tap, TapCache, cache_bytes
+from sglang.glance.train.target import Prompter, Target, read_config
+
+
+def run(options: argparse.Namespace, console: Console) -> Path:
+    """Returns the folder of the finished head."""
+    config, prompter = read_config(options.model_path), Prompter(options.model_path)
+    with console.status("checking rows and options"):
+        job = check(options, config, prompter)
+    console.print(f"{len(job.num_prompt)} rows are in order; {job.device}, {job.dtype}")
+    options.out.mkdir(parents=True, exist_ok=True)
+    rows_path = options.rows or answer(options, job, prompter, console)
+    rows, counts = check_rows(rows_path, options, prompter, config.get_text_config().vocab_size)
+    digest = data_hash(rows_path.parent, rows)
+    lens = [count + len(row.ids) - 1 for row, count in zip(rows, counts, strict=True)]
+    taps = job.config["dflash_config"]["target_layer_ids"]
+    target = Target(options.model_path, prompter, taps, job.device, getattr(torch, job.dtype))
+    vocabulary = target.vocabulary(getattr(torch, job.dtype))
+    source = states(options, job, target, rows, rows_path.parent, lens, digest, console)
+    if not options.no_cache:
+        del target
+    held, kept = split(len(rows), options.held_out, options.seed)
+    head, trainer, log = train(options, job, vocabulary, source, held, kept, digest, console)
+    head.round_to_bfloat16()
+    held_out = chain_accept(head, vocabulary, map(source, held))
+    return export(options, job, head, trainer.plan, log, held_out, digest, console)
+
+
+def answer(options: argparse.Namespace, job: Job, prompter: Prompter, console: Console) -> Path:
+    """``rows.jsonl`` with an answer for every prompt."""
+    out = options.out / "rows.jsonl"
+    left = missing(job.prompts, options.data, out)
+    if not left:
+        return out
+    flags = server_flags(job.device, options.context_length)
+    note = "starting a server of the target"
+    with console.status(note) as status:
+        log = options.out / "server.log"
+        with serve(options.model_path, log, "--dtype", job.dtype, device_flags=flags) as server:
+            status.stop()
+            with bar(console, "answers", len(left)) as advance:
+                generate(
+                    server,
+                    left,
+                    options.data,
+                    out,
+                    prompter.text,
+                    job.device,
+                    options.max_new_tokens,
+                    advance,
+                )
+    return out
+
+
+def states(
+    options: argparse.Namespace,
+    job: Job,
+    target: Target,
+    rows: list[Row],
+    folder: Path,
+    lens: list[int],
+    digest: str,
+    console: Console,
+) -> Tap:
+    """Where training gets a row's states from: the target itself, or all of them on disk."""
+
+    def tap(index: int):
+        row = rows[index]
+        image = None if row.image is None else picture(folder, row.image)
+        return target.tapped(row.prompt, image, row.ids, row.num_prompt)
+
+    if options.no_cache:
+        return tap
+    taps = job.config["dflash_config"]["target_layer_ids"]
+    needed = cache_bytes(lens, len(taps), job.config["hidden_size"])
+    key = CacheKey(str(options.model_path.resolve()), job.dtype, tuple(taps), digest)
+    cache = TapCache(options.out / "taps", len(rows), key)
+    if not cache.num_missing:
+        return cache
+    free = shutil.disk_usage(options.out).free
+    if needed * cache.num_missing / len(rows) > free:
+        raise InputError(
+            f"the target's states need {needed / 2**30:.1f} GiB on disk and {free / 2**30:.1f} are "
+            "free: use fewer rows or smaller pictures, or --no-cache"
+        )
+    console.print(f"the target's states: {needed / 2**30:.2f} GiB in {cache.folder}")
+    with bar(console, "states", cache.num_missing) as advance:
+        cache.fill(tap, advance)
+    return cache
+
+
+def split(num_rows: int, num_held: int, seed: int) -> tuple[list[int], list[int]]:
+    """Held-out rows and the others, both ascending."""
+    order = torch.randperm(num_rows, generator=torch.Generator().manual_seed(seed)).tolist()
+    return sorted(order[:num_held]), sorted(order[num_held:])
+
+
+def train(
+    options: argparse.Namespace,
+    job: Job,
+    vocabulary: Vocabulary,
+    source: Tap,
+    held: list[int],
+    kept: list[int],
+    digest: str,
+    console: Console,
+) -> tuple[Head, Trainer, list[Entry]]:
+    if not kept:
+        raise InputError(f"--held-out {options.held_out} leaves no row with an answer to train on")
+    head = Head(job.config)
+    head.initialise(options.seed)
+    if options.init:
+        head.load(options.init)
+    head.to(job.device)
+    names = ("anchors", "decay", "past_block")
+    recipe = {name: getattr(options, name) for name in names}
+    plan = Plan(
+        recipe={**recipe, "head": json.dumps(job.config), "init": str(options.init or "")},
+        rows_hash=digest,
+        num_rows=len(kept),
+        steps=math.ceil(options.epochs * len(kept) / options.batch_rows),
+        batch_rows=options.batch_rows,
+        micro_rows=options.micro_rows or options.batch_rows,
+        lr=options.lr,
+        seed=options.seed,
+        bf16=job.dtype == "bfloat16",
+        save_every=options.save_every,
+    )
+    dflash = job.config["dflash_config"]
+    sampler = Sampler(dflash["block_size"], dflash["mask_token_id"], **recipe)
+    objective = BlockObjective(head, vocabulary, sampler)
+    trainer = Trainer(objective, lambda index: source(kept[index]), plan, options.out)
+    with bar(console, "training", plan.steps - trainer.step, "loss") as advance:
+        log = trainer.run(
+            lambda entry: advance(1, f"{entry.loss:.3f}"),
+            lambda: chain_accept(head, vocabulary, map(source, held)).accept_len,
+        )
+    return head, trainer, log
+
+
+def export(
+    options: argparse.Namespace,
+    job: Job,
+    head: Head,
+    plan: Plan,
+    log: list[Entry],
+    held_out: Accepted,
+    digest: str,
+    console: Console,
+) -> Path:
+    out = options.out / "head"
+    head.save(out, json.dumps(job.config, indent=2) + "\n")
+    card = Card(
+        target=options.model_path.name,
+        num_parameters=sum(weight.numel() for weight in head.parameters()),
+        plan=plan,
+        held_out=held_out,
+        provenance=msgspec.structs.replace(describe([]), data=digest),
+    )
+    write_card(out, card, log)
+    console.print(
+        f"{out}: accept length {held_out.accept_len:.2f} on {held_out.num_answers} held-out "
+        f"answers (chain). Serve it:\n  python -m sglang.launch_server --model-path "
+        f"{options.model_path} --speculative-algorithm GLANCE --speculative-draft-model-path {out}"
+    )
+    return out
+
+
+@contextmanager
+def bar(console: Console, what: str, total: int, figure: str = "") -> Iterator[Callable]:
+    """A progress bar; the function it yields takes how far, and the figure's value."""
+    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
+    columns += [TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[value]}")]
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task(what, total=total, value="")
+        yield lambda done, value="": progress.update(
+            task, advance=done, value=f"{figure} {value}".strip()
+        )

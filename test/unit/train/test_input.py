@@ -1,0 +1,262 @@
+"""What is refused before work starts, and by which name."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from builders.heads import broken_head
+from PIL import Image
+from sglang.glance.assets import HEAD, PICTURES, READER
+from sglang.glance.train.check import check, check_rows
+from sglang.glance.train.cli import main, parser
+from sglang.glance.train.data import InputError, Prompt, Row
+from sglang.glance.train.generate import missing
+from sglang.glance.train.objective import default_taps, head_config, mask_token
+from sglang.glance.train.target import Prompter, read_config
+from sglang.srt.speculative.glance.config import parse_head
+
+GOOD = {"image": "00-document.png", "prompt": "Read all lines."}
+
+
+@pytest.fixture(scope="module")
+def prompter() -> Prompter:
+    return Prompter(READER)
+
+
+@pytest.fixture(scope="module")
+def target() -> object:
+    return read_config(READER)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    shutil.copy(PICTURES / GOOD["image"], tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def checked(folder: Path, prompter: Prompter, target: object) -> Callable:
+    """``check`` on lines of a data file, with options as on the command line."""
+
+    def run(lines: list, *options: str) -> object:
+        path = folder / "data.jsonl"
+        path.write_text("".join(f"{x if isinstance(x, str) else json.dumps(x)}\n" for x in lines))
+        given = ["--model-path", str(READER), "--out", str(folder / "out"), "--held-out", "1"]
+        if "--rows" not in options:
+            given += ["--data", str(path)]
+        return check(parser().parse_args([*given, *options]), target, prompter)
+
+    return run
+
+
+def test_good_rows(checked: Callable, folder: Path) -> None:
+    text = {"prompt": "Hello.", "answer": "Not read.", "task": "none"}
+    job = checked([GOOD, "", text, GOOD])
+    assert [number for number, _ in job.prompts] == [1, 3, 4]
+    assert job.num_prompt == [77, 12, 77]
+    assert job.dtype == {"cpu": "float32", "cuda": "bfloat16"}[job.device]
+    assert not (folder / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "line 2: Input data was truncated"),
+        ({"image": "00-document.png"}, "line 2: .*missing required field `prompt`"),
+        ({"prompt": 7}, r"line 2: Expected `str`, got `int` - at `\$\.prompt`"),
+        (GOOD | {"image": "99.png"}, "line 2: there is no image .*99.png"),
+        (GOOD | {"image": "short.png"}, "line 2: image .*short.png cannot be decoded"),
+        (GOOD | {"image": "data.jsonl"}, "line 2: image .*data.jsonl cannot be decoded"),
+        (GOOD | {"image": "thin.png"}, "line 2: .*aspect ratio"),
+        (GOOD | {"prompt": "<|image_pad|> a"}, "line 2: the prompt has 2 image places for 1"),
+        ({"prompt": "<|image_pad|> a"}, "line 2: the prompt has 1 image places for 0"),
+        ({"prompt": "abc " * 2000}, r"line 2: \d+ prompt tokens and --max-new-tokens 256 exceed"),
+    ],
+)
+def test_a_bad_row_is_named(checked: Callable, folder: Path, line: object, message: str) -> None:
+    whole = (folder / GOOD["image"]).read_bytes()
+    (folder / "short.png").write_bytes(whole[: len(whole) // 2])
+    Image.new("RGB", (1000, 2)).save(folder / "thin.png")
+    with pytest.raises(InputError, match=message):
+        checked([GOOD, line, GOOD])
+
+
+def test_many_bad_rows_are_counted(checked: Callable) -> None:
+    with pytest.raises(InputError) as caught:
+        checked([GOOD | {"image": f"{i}.png"} for i in range(13)])
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 11
+    assert lines[-1] == "... and 3 more"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--taps", "0,5"], r"--taps: .*target_layer_ids: got \[0, 5\], expected .* \[0, 4\]"),
+        (["--taps", "2,1"], "ascending"),
+        (["--block", "1"], "--block: got 1, expected at least 2"),
+        (["--held-out", "2"], "--held-out 2 leaves none of 2 rows"),
+        (["--micro-rows", "17"], "--micro-rows: got 17, expected 1 to 16"),
+        (["--past-block", "1.5"], "--past-block: got 1.5, expected 0 to 1"),
+        (["--lr", "0"], "--lr: got 0.0, expected a number above 0"),
+        (["--context-length", "5000"], "--context-length: got 5000, the target ends at 4096"),
+        (["--context-length", "300"], "line 1: 77 prompt tokens and --max-new-tokens 256 exceed"),
+        (["--rows", "rows.jsonl", "--data", "data.jsonl"], "one of them"),
+    ],
+)
+def test_a_bad_option_is_named(checked: Callable, options: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        checked([GOOD, GOOD], *options)
+
+
+def test_a_gpu_that_is_not_there(checked: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert checked([GOOD, GOOD]).device == "cpu"
+    with pytest.raises(InputError, match="--device cuda: torch sees none"):
+        checked([GOOD, GOOD], "--device", "cuda")
+
+
+def test_an_initial_head(checked: Callable, tmp_path: Path) -> None:
+    job = checked([GOOD, GOOD], "--init", str(HEAD))
+    theirs = json.loads((HEAD / "config.json").read_text())
+    assert job.config == theirs
+
+    for changes, message in [
+        ({"mask_token_id": 512}, "--init: .*mask_token_id"),
+        ({"num_target_layers": 28}, "--init: .*num_target_layers.*got 28"),
+        ({"target_layer_ids": [0, 1]}, "--init: tensor 'fc.weight' .* has shape"),
+    ]:
+        head = broken_head(HEAD, tmp_path / str(len(message)), **changes)
+        with pytest.raises(InputError, match=message):
+            checked([GOOD, GOOD], "--init", str(head))
+    with pytest.raises(InputError, match="--block, --taps: the head of --init has its own"):
+        checked([GOOD, GOOD], "--init", str(HEAD), "--block", "8", "--taps", "1,2")
+    with pytest.raises(InputError, match=r"--init: .*config.json cannot be read"):
+        checked([GOOD, GOOD], "--init", str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("vocab_size", 1024, "--init: .*vocab_size: got 1024, expected 512"),
+        ("hidden_size", 128, "--init: .*hidden_size"),
+        ("attention_bias", True, "sets attention_bias"),
+        ("rope_scaling", {"rope_type": "yarn", "factor": 4.0}, "sets rope_scaling"),
+    ],
+)
+def test_an_initial_head_of_another_kind(
+    checked: Callable, tmp_path: Path, key: str, value: object, message: str
+) -> None:
+    head = broken_head(HEAD, tmp_path / "head")
+    path = head / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: value}))
+    with pytest.raises(InputError, match=message):
+        checked([GOOD, GOOD], "--init", str(head))
+
+
+ROW = Row(1, GOOD["prompt"], GOOD["image"], 77, [5, 6, 500], "ab")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_prompt": 78}, "line 2: num_prompt is 78, the target's processor counts 77"),
+        ({"ids": [5, 512]}, "line 2: token 512 of ids is outside the vocabulary of 512"),
+        ({"ids": [5] * 4020}, "line 2: 77 prompt tokens and 4020 of the answer exceed"),
+        ({"image": "99.png"}, "line 2: there is no image"),
+    ],
+)
+def test_a_bad_generated_row(checked: Callable, folder: Path, changes: dict, message: str) -> None:
+    rows = [ROW, msgspec.structs.replace(ROW, **changes)]
+    path = folder / "rows.jsonl"
+    path.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
+    with pytest.raises(InputError, match=message):
+        checked([], "--rows", str(path))
+
+
+def test_answers_too_short_to_learn_from(folder: Path, prompter: Prompter) -> None:
+    path, options = folder / "rows.jsonl", parser().parse_args(["--model-path", "", "--out", ""])
+    short = msgspec.structs.replace(ROW, ids=[500])
+    path.write_bytes(msgspec.json.encode(short) + b"\n" + msgspec.json.encode(ROW) + b"\n")
+    assert check_rows(path, options, prompter, 512) == ([ROW], [77])
+    path.write_bytes(msgspec.json.encode(short) + b"\n")
+    with pytest.raises(InputError, match="every answer has fewer than two tokens"):
+        check_rows(path, options, prompter, 512)
+
+
+def test_what_is_left_to_generate(folder: Path) -> None:
+    data, out = folder / "data.jsonl", folder / "out" / "rows.jsonl"
+    out.parent.mkdir()
+    prompts = [(1, Prompt("a", "x.png")), (3, Prompt("b")), (4, Prompt("c"))]
+    assert missing(prompts, data, out) == prompts
+    rows = [Row(1, "a", "../x.png", 9, [1, 2], ""), Row(4, "c", None, 9, [1, 2], "")]
+    text = b"".join(msgspec.json.encode(row) + b"\n" for row in rows)
+    out.write_bytes(text + b'{"number": 3, "pro')
+    assert missing(prompts, data, out) == [(3, Prompt("b"))]
+    assert out.read_bytes() == text
+    with pytest.raises(InputError, match="line 1 answers line 1 of another --data"):
+        missing([(1, Prompt("another", "x.png")), *prompts[1:]], data, out)
+
+
+def test_the_command_says_what_it_refuses(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = folder / "data.jsonl"
+    path.write_text(json.dumps(GOOD | {"image": "no.png"}) + "\n")
+    out = folder / "out"
+    given = ["--model-path", str(READER), "--data", str(path), "--out", str(out)]
+    assert main(given) == 2
+    assert f"{path}, line 1: there is no image {folder / 'no.png'}" in capsys.readouterr().err
+    assert not out.exists()
+    assert main(["--model-path", str(folder), "--data", str(path), "--out", str(out)]) == 2
+    assert "has no config.json" in capsys.readouterr().err
+
+
+def test_another_kind_of_target(tmp_path: Path) -> None:
+    config = json.loads((READER / "config.json").read_text())
+    config |= {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match="got a Qwen3ForCausalLM, expected one of Qwen3VL"):
+        read_config(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("num_layers", "taps"),
+    [
+        (36, [1, 9, 17, 25, 33]),
+        (28, [1, 7, 13, 19, 25]),
+        (6, [0, 1, 2, 3, 4]),
+        (8, [1, 2, 3, 4, 5]),
+        (3, [0, 1]),
+    ],
+)
+def test_default_taps(num_layers: int, taps: list[int]) -> None:
+    assert default_taps(num_layers) == taps
+
+
+def test_a_new_heads_config_is_one_that_serves(prompter: Prompter, target: object) -> None:
+    text = target.get_text_config()
+    mask = mask_token(prompter.tokenizer, text.vocab_size)
+    assert mask == ("<|mask|>", 507)
+    config = head_config(text, [0, 2, 4], 8, 2, mask)
+    shipped = json.loads((HEAD / "config.json").read_text())
+    assert set(config) == set(shipped)
+    assert "mrope_section" not in json.dumps(config)
+    sizes = {key: shipped[key] for key in ("hidden_size", "vocab_size")}
+    parsed = parse_head(config, sizes | {"num_hidden_layers": 6})
+    assert (parsed.taps, parsed.block, parsed.mask_token_id) == ((0, 2, 4), 8, 507)
+
+
+def test_a_tokenizer_without_a_mask(prompter: Prompter) -> None:
+    class Plain:
+        def get_vocab(self) -> dict:
+            return {}
+
+        def __len__(self) -> int:
+            return 500
+
+    assert mask_token(Plain(), 512) == ("<|MASK|>", 500)
+    assert mask_token(Plain(), 500) is None
