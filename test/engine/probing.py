@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from harness import READER, Rounds, Server, glance_flags, start
 
 BUDGET = 63  # with two candidates an offset: a full binary tree, five drafts deep
@@ -19,6 +21,17 @@ class Probe:
     server: Server
     events: Path
     rounds: Rounds
+
+    @contextlib.contextmanager
+    def tensors(self) -> Iterator[Callable[[str], list[dict[str, torch.Tensor]]]]:
+        """Within, the target's states (kind ``states``) and the head's candidates (``drafts``) of
+        every pass are kept; the function reads those of a kind, in order."""
+        folder = self.events.with_name("tensors")
+        folder.mkdir()
+        try:
+            yield lambda kind: [torch.load(path) for path in sorted(folder.glob(f"{kind}-*"))]
+        finally:
+            shutil.rmtree(folder)
 
     def of(self, kind: str) -> list[dict]:
         rows = map(json.loads, self.events.read_text().splitlines())

@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
 
 _SRT = "sglang.srt"
 _GLANCE = f"{_SRT}.speculative.glance.engine"
+_DFLASH = f"{_SRT}.speculative.dflash_worker_v2.DFlashWorkerV2"
 _FORWARD = f"{_SRT}.model_executor.forward_batch_info.ForwardBatch"
 _batch: list[Any] = [None]  # the batch of the pass that is running
 
@@ -77,7 +79,32 @@ def _verify_positions(
     )
 
 
+def _keep_states(original: Callable, worker: Any, **given: Any) -> Any:
+    """The target's states as they reach the head, with their token indices."""
+    _save("states", states=given["target_hidden"], positions=given["positions"])
+    return original(worker, **given)
+
+
+def _keep_drafts(original: Callable, drafter: Any, hidden: torch.Tensor) -> Any:
+    """Every offset's candidates, before their order is turned around."""
+    marginals = original(drafter, hidden)
+    _save("drafts", prefix_lens=_batch[0].seq_lens, **marginals._asdict())
+    return marginals
+
+
+def _save(kind: str, **tensors: torch.Tensor) -> None:
+    """Only while a test has made the folder: a prompt's states are 100 KB and more."""
+    folder = Path(os.environ["GLANCE_PROBE"]).with_name("tensors")
+    if folder.is_dir():
+        copies = {name: tensor.clone() for name, tensor in tensors.items()}
+        part = folder / "part"
+        torch.save(copies, part)
+        part.rename(folder / f"{kind}-{len(list(folder.iterdir())):05}.pt")
+
+
 HOOKS = {
+    f"{_DFLASH}._append_target_hidden_to_draft_kv_by_loc": _keep_states,
+    f"{_GLANCE}.draft.BlockDrafter.marginals": _keep_drafts,
     f"{_GLANCE}.worker.GlanceWorker.forward_batch_generation": _keep_batch,
     f"{_GLANCE}.draft.BlockDrafter.propose": _last_is_best,
     f"{_GLANCE}.commit.move_accepted": _accepted_nodes,

@@ -1,0 +1,248 @@
+"""Training sees what serving sees, and what it makes serves."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+import torch.nn.functional as F
+from builders.pictures import encode, form, shapes
+from harness import (
+    HEAD,
+    READER,
+    Plain,
+    Server,
+    assert_identical,
+    chat,
+    glance_flags,
+    start,
+    tokens_per_round,
+)
+from PIL import Image
+from probing import Probe
+from sglang.glance.train import main
+from sglang.glance.train.blocks import Sampler, TappedRow, collate
+from sglang.glance.train.data import Prompt
+from sglang.glance.train.generate import generate
+from sglang.glance.train.head import Head
+from sglang.glance.train.loss import Vocabulary, run
+from sglang.glance.train.target import Prompter, Target
+
+TAPS = (0, 1, 2, 3, 4)
+TINY = ("--layers", "1", "--block", "8", "--held-out", "4", "--lr", "3e-3")
+
+
+class Seen(NamedTuple):
+    """One request. ``states [L, K * H]``: the target's as the head was given them; ``drafts``: a
+    round's prefix length, candidates and their log-probabilities."""
+
+    prompt: str
+    image: Image.Image | None
+    answer: list[int]
+    num_prompt: int
+    states: torch.Tensor
+    drafts: list[dict[str, torch.Tensor]]
+
+
+CASES = {
+    "document": ("Read all lines.", form(1)),
+    "scaled down": ("Read all lines.", form(2, (700, 500))),
+    "scaled up": ("Read all lines.", form(3, (40, 30))),
+    "flat": ("Read all lines.", form(4, (256, 32))),
+    "see-through": ("Describe the image.", shapes(30, mode="RGBA")),
+    "palette": ("What is in the picture?", shapes(32, mode="P")),
+    "grey": ("Describe the image.", shapes(31, mode="L")),
+    "text": ("What is the Total?", None),
+}
+
+
+@pytest.fixture(scope="module")
+def target() -> Target:
+    return Target(READER, Prompter(READER), TAPS, "cpu", torch.float32)
+
+
+@pytest.fixture(scope="module")
+def seen(probe: Probe) -> dict[str, Seen]:
+    return {name: ask(probe, prompt, image) for name, (prompt, image) in CASES.items()}
+
+
+def ask(probe: Probe, prompt: str, image: Image.Image | None) -> Seen:
+    images = [] if image is None else [encode(image)]
+    probe.server.flush_cache()  # a cached prefix has no states of its own
+    with probe.tensors() as kept:
+        request = {"text": chat(prompt, images=len(images)), "images": images}
+        answer = probe.server.generate(request, max_new_tokens=24, ignore_eos=True)
+        passes, drafts = kept("states"), kept("drafts")
+    positions = torch.cat([one["positions"] for one in passes])
+    states = torch.cat([one["states"] for one in passes])
+    num_prompt = answer.meta["prompt_tokens"]
+    length = num_prompt + len(answer.ids) - 1
+    assert torch.equal(positions[:length], torch.arange(length))
+    return Seen(prompt, image, answer.ids, num_prompt, states[:length], drafts)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_training_taps_what_the_engine_captures(
+    seen: dict[str, Seen], target: Target, case: str
+) -> None:
+    one = seen[case]
+    image = None if one.image is None else one.image.convert("RGB")
+    inputs = target.prompter.inputs(one.prompt, image, one.answer)
+    states = target.states(inputs)[:-1]
+    assert states.shape == one.states.shape
+    assert one.states.square().mean().sqrt() > 1
+    torch.testing.assert_close(states, one.states, rtol=1e-3, atol=2e-3)
+    is_image = inputs["input_ids"][0][:-1] == target.prompter.image_id
+    assert is_image.any() == (image is not None)
+    row = target.tapped(one.prompt, image, one.answer, one.num_prompt)
+    assert torch.equal(row.taps, states.bfloat16())
+
+
+def test_hidden_states_of_transformers_are_others(target: Target) -> None:
+    """Which is why they are not used: tap 0 lacks DeepStack's addition, at image places alone."""
+    inputs = target.prompter.inputs("Read all lines.", form(1), [5, 6])
+    with torch.no_grad():
+        theirs = target.model.model(**inputs, output_hidden_states=True).hidden_states
+    gap = (target.states(inputs)[:, : theirs[1].shape[-1]] - theirs[1][0]).abs().amax(-1)
+    is_image = inputs["input_ids"][0] == target.prompter.image_id
+    assert (gap[is_image] > 0.5).any()
+    assert (gap[~is_image] < 1e-4).all()
+
+
+@pytest.mark.parametrize("case", ["document", "see-through", "text"])
+def test_the_torch_head_is_the_served_head(
+    seen: dict[str, Seen], target: Target, case: str
+) -> None:
+    """Every round's candidates and log-probabilities, from the engine's own states."""
+    one = seen[case]
+    head = Head(json.loads((HEAD / "config.json").read_text()))
+    head.load(HEAD)
+    vocabulary = target.vocabulary(torch.float32)
+    prompt = target.prompter.inputs(one.prompt, one.image, one.answer)["input_ids"][0]
+    row = TappedRow(prompt, one.num_prompt, one.states)
+    assert len(one.drafts) > 3
+    for draft in one.drafts:
+        root = int(draft["prefix_lens"])
+        if root < len(row.ids) - 1:
+            logprobs = drafted(head, vocabulary, row, root)
+            served = draft["logprobs"][0]
+            got = logprobs.gather(-1, draft["ids"][0])
+            torch.testing.assert_close(got, served, rtol=1e-3, atol=2e-3)
+            torch.testing.assert_close(logprobs.topk(2).values, served, rtol=1e-3, atol=2e-3)
+
+
+@torch.no_grad()
+def drafted(head: Head, vocabulary: Vocabulary, row: TappedRow, root: int) -> torch.Tensor:
+    sampler = Sampler(16, head.config["dflash_config"]["mask_token_id"], 0, 7.0, 0.0)
+    roots = torch.tensor([root])
+    batch = collate([row], [sampler.lay(row.ids, roots, torch.zeros_like(roots), 16)])
+    return F.linear(run(head, vocabulary, batch)[0, 1:], vocabulary.lm_head).log_softmax(-1)
+
+
+def write_prompts(folder: Path, count: int) -> Path:
+    """Made-up forms and shapes with the questions the reader knows."""
+    folder.mkdir()
+    rows = []
+    for number in range(count):
+        picture, prompt = (
+            (form(number), "Read all lines.")
+            if number % 2
+            else (shapes(number), "Describe the image.")
+        )
+        picture.convert("RGB").save(folder / f"{number}.png")
+        rows.append({"image": f"{number}.png", "prompt": prompt})
+    path = folder / "data.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def losses(out: Path) -> list[float]:
+    return [json.loads(line)["loss"] for line in (out / "loss.jsonl").read_text().splitlines()]
+
+
+def assert_serves(
+    head: Path, log: Path, plain: Plain, questions: Sequence[dict], least: float
+) -> None:
+    """Plain decoding's tokens, and drafts that are taken."""
+    with start(READER, log, *glance_flags(head)) as server:
+        answers = server.generate_all(questions, parallel=8)
+    assert_identical(answers, plain.answers(questions))
+    assert tokens_per_round(answers) > least
+
+
+def test_a_toy_head_learns_and_serves(
+    plain: Plain, tmp_path: Path, logs: Path, questions: list[dict]
+) -> None:
+    data, out = write_prompts(tmp_path / "data", 48), tmp_path / "out"
+    rows = answered(plain.server, data, tmp_path / "rows.jsonl")
+    given = ["--model-path", str(READER), "--rows", str(rows), "--out", str(out), *TINY]
+    assert main([*given, "--epochs", "25"]) == 0
+    loss = losses(out)
+    assert loss[-1] < 0.7 * loss[0]
+    card = json.loads((out / "head" / "card.json").read_text())
+    assert card["held_out"]["accept_len"] > 1.2
+    assert_serves(out / "head", logs / "toy.log", plain, questions, least=1.2)
+
+
+def answered(server: Server, data: Path, out: Path) -> Path:
+    prompts = [
+        (number, Prompt(**json.loads(line)))
+        for number, line in enumerate(data.read_text().splitlines(), 1)
+    ]
+    text_of = Prompter(READER).text
+    generate(server, prompts, data, out, text_of, "cpu", 48, lambda done: None)
+    return out
+
+
+@pytest.mark.slow
+def test_the_whole_command_interrupted_twice(
+    plain: Plain, tmp_path: Path, logs: Path, questions: list[dict]
+) -> None:
+    """While answers are generated and while it trains; then it serves, and starts another head."""
+    data, out = write_prompts(tmp_path / "data", 100), tmp_path / "out"
+    given = ["--model-path", str(READER), "--data", str(data), "--out", str(out), *TINY]
+    given += ["--epochs", "40", "--save-every", "20", "--max-new-tokens", "48"]
+    rows, checkpoint = out / "rows.jsonl", out / "checkpoint.pt"
+    assert interrupted(given, lambda: rows.exists() and rows.stat().st_size > 2000) == 130
+    first = rows.read_text()
+    assert 0 < first.count("\n") < 100
+    assert interrupted(given, checkpoint.exists) == 130
+    assert rows.read_text().startswith(first)
+    assert rows.read_text().count("\n") == 100
+    assert command(given).wait() == 0
+    loss = losses(out)
+    assert loss[-1] < 0.5 * loss[0]
+    assert {path.name for path in (out / "head").iterdir()} == {
+        "README.md", "card.json", "config.json", "loss.png", "model.safetensors",
+    }  # fmt: skip
+    assert_serves(out / "head", logs / "whole.log", plain, questions, least=1.5)
+
+    again = ["--model-path", str(READER), "--rows", str(rows), "--out", str(tmp_path / "again")]
+    again += ["--init", str(out / "head"), "--held-out", "4", "--epochs", "3", "--lr", "1e-4"]
+    again += ["--no-cache", "--dtype", "bfloat16", "--micro-rows", "8"]
+    assert command(again).wait() == 0
+    assert losses(tmp_path / "again")[0] < 1.2 * loss[-1]
+
+
+def command(given: Sequence[str]) -> subprocess.Popen:
+    line = [sys.executable, "-m", "sglang.glance", "train", *given]
+    return subprocess.Popen(line, start_new_session=True)
+
+
+def interrupted(given: Sequence[str], when: object) -> int:
+    process = command(given)
+    deadline = time.monotonic() + 240
+    while not when() and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.05)
+    assert process.poll() is None, f"ended with {process.returncode} before it was interrupted"
+    os.kill(process.pid, signal.SIGINT)
+    return process.wait(120)
