@@ -194,6 +194,7 @@ def test_command_on_recorded_rounds(
     assert report["source"] == "rows.jsonl" and len(report["source_sha256"]) == 64
     assert picture.read_bytes().startswith(b"\x89PNG")
     said = capsys.readouterr().out
+    assert "E[a|H] = min(p/(1-p), L)" in said
     assert "holds" in said and "scene: 5 rounds; a fit needs 30" in said
 
 

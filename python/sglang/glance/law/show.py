@@ -39,9 +39,9 @@ def show(laws: Mapping[str, Law], console: Console) -> None:
     console.print(table)
     for task, own in laws.items():
         if own.problem is not None:
-            console.print(f"{task}: {own.problem}", highlight=False, soft_wrap=True)
+            console.print(f"{task}: {own.problem}", markup=False, highlight=False, soft_wrap=True)
     for note in NOTES:
-        console.print(note, style="dim", highlight=False, soft_wrap=True)
+        console.print(note, style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 def _figures(fit: Fit) -> list[str]:
@@ -58,19 +58,18 @@ def plot(laws: Mapping[str, Law], path: Path) -> None:
     across = min(3, len(laws))
     down = -(-len(laws) // across)
     figure = Figure(figsize=(4 * across, 3.2 * down), layout="constrained")
-    panels = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).flat
-    widest = max(own.deciles[-1].entropy for own in laws.values())
+    panels = list(figure.subplots(down, across, sharex=True, sharey=True, squeeze=False).flat)
     for panel, (task, own) in zip(panels, laws.items(), strict=False):
         x, y, error = zip(*((d.entropy, d.drafts, d.error) for d in own.deciles), strict=True)
         panel.errorbar(x, y, error, fmt="o", color="black", markersize=4, label="deciles")
-        at = torch.linspace(0, max(widest, 1e-3), 200, dtype=torch.float64)
+        at = torch.linspace(0, max(x[-1], 1e-3), 200, dtype=torch.float64)
         for form, fit in own.fits.items():
             curve = law.FORMS[form](law.log_odds(at, fit.b0, fit.b1), own.max_drafts)
             label = f"{form}: b0 {fit.b0:.2f}, b1 {fit.b1:.2f}"
             panel.plot(at.numpy(), curve.numpy(), STYLES[form], label=label)
         panel.set_title(f"{task}, {own.rounds} rounds", fontsize=10)
         panel.legend(fontsize=7, frameon=False)
-    for panel in list(panels)[len(laws) :]:
+    for panel in panels[len(laws) :]:
         panel.remove()
     figure.supxlabel("entropy at the root, nats")
     figure.supylabel("correct drafts a round")
