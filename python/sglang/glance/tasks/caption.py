@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 
 from PIL import Image, ImageDraw
@@ -9,7 +10,7 @@ from PIL import Image, ImageDraw
 from .canvas import Colour, finished, gradient
 from .icons import COLOUR_NAMES, COLOURS, NAMES, draw_icon
 from .phrases import expand, sentence
-from .sample import HEIGHT, WIDTH, Sample, Split
+from .sample import HEIGHT, WIDTH, Asked, Picture, Split
 
 PROMPTS = (
     "Describe the picture.",
@@ -46,13 +47,18 @@ _GROUND = (
 )
 
 
-def caption(rng: random.Random, split: Split) -> Sample:
+def caption(rng: random.Random, split: Split) -> Picture:
     """Facts that an answer must name: colour and kind of each thing, in order, and no other."""
     name = rng.choice(tuple(GROUNDS))
     start, end, ground = GROUNDS[name]
     image = gradient((WIDTH, HEIGHT), start, end, rng)
     things = _things(name, rng)
     _place(image, things, end, rng)
+    ask = functools.partial(_asked, things, ground)
+    return Picture(name, finished(image, rng, 0.6), (), ask)
+
+
+def _asked(things: list[tuple[str, str, bool]], ground: str, rng: random.Random) -> Asked:
     told = [_told(kind, colour, large, rng) for kind, colour, large in things]
     answer = expand(rng.choice(_OPENERS), rng) + told[0]
     for part in told[1:]:
@@ -60,8 +66,7 @@ def caption(rng: random.Random, split: Split) -> Sample:
     if rng.random() < 0.7:
         answer += expand(rng.choice(_GROUND).format(ground=ground), rng)
     values = tuple(f"{colour} {kind}" for kind, colour, _ in things)
-    image = finished(image, rng, 0.6)
-    return Sample("caption", name, image, rng.choice(PROMPTS), sentence(answer), values)
+    return rng.choice(PROMPTS), sentence(answer), values
 
 
 def _things(ground: str, rng: random.Random) -> list[tuple[str, str, bool]]:

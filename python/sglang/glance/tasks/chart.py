@@ -11,7 +11,7 @@ from PIL import Image
 from .canvas import finished
 from .icons import COLOURS
 from .phrases import expand, joined, sentence
-from .sample import HEIGHT, WIDTH, Sample, Split
+from .sample import HEIGHT, WIDTH, Asked, Picture, Split
 from .values import Values
 
 DPI = 100
@@ -22,7 +22,7 @@ _OPENERS = ("[|In the chart |Here ]", "[|The chart [shows|gives|lists] |In it, |
 _IS = "[is|is at|has|stands at|shows|reaches]"
 
 
-def chart(rng: random.Random, split: Split) -> Sample:
+def chart(rng: random.Random, split: Split) -> Picture:
     """Three to five values with their names; every value is printed beside its mark."""
     values = Values(rng, split)
     kind = rng.choice(("bars", "bars", "lying bars", "line", "pie"))
@@ -32,11 +32,10 @@ def chart(rng: random.Random, split: Split) -> Sample:
     amounts = [int(values.number(5, 98)) for _ in names]
     image = finished(_drawn(kind, names, amounts, rng), rng, 0.7)
     facts = list(zip(names, amounts, strict=True))
-    prompt, answer, told = _asked(facts, rng)
-    return Sample("chart", kind, image, prompt, answer, told, tuple(values.drawn))
+    return Picture(kind, image, tuple(values.drawn), functools.partial(_asked, facts))
 
 
-def _asked(facts: list[tuple[str, int]], rng: random.Random) -> tuple[str, str, tuple[str, ...]]:
+def _asked(facts: list[tuple[str, int]], rng: random.Random) -> Asked:
     choice = rng.random()
     if choice < 0.55:
         told = tuple(text for name, amount in facts for text in (name, str(amount)))

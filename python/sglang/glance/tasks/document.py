@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from dataclasses import dataclass
 
@@ -9,7 +10,7 @@ from PIL import Image, ImageDraw
 
 from .canvas import FACES, dark, face, finished, page, text_size
 from .phrases import expand, joined, sentence
-from .sample import HEIGHT, WIDTH, Sample, Split
+from .sample import HEIGHT, WIDTH, Asked, Picture, Split
 from .values import Values
 
 FIELDS = {
@@ -30,7 +31,7 @@ class Line:
     right: str = ""
 
 
-def document(rng: random.Random, split: Split) -> Sample:
+def document(rng: random.Random, split: Split) -> Picture:
     """One of the three kinds, forms most often."""
     return rng.choice((_form, _form, _receipt, _letter))(rng, Values(rng, split))
 
@@ -41,19 +42,22 @@ def _value(kind: str, values: Values) -> str:
     return getattr(values, kind)()
 
 
-def _form(rng: random.Random, values: Values) -> Sample:
+def _form(rng: random.Random, values: Values) -> Picture:
     labels = rng.sample(tuple(FIELDS), rng.randint(3, 5))
     facts = [(label, _value(FIELDS[label], values)) for label in labels]
     colon = rng.choice((":", ":", "", " -"))
     image = _typeset([Line(f"{label}{colon}", value) for label, value in facts], False, rng)
+    return Picture("form", image, tuple(values.drawn), functools.partial(_ask_form, facts))
+
+
+def _ask_form(facts: list[tuple[str, str]], rng: random.Random) -> Asked:
     if rng.random() < 0.35:
         asked = rng.sample(facts, rng.choice((1, 2)))
         names = " and the ".join(label for label, _ in asked)
         prompt = expand(f"[What is the {names}?|Give the {names}.|Find the {names}.]", rng)
     else:
         prompt, asked = rng.choice(_READ), facts
-    told = tuple(value for _, value in asked)
-    return Sample("document", "form", image, prompt, _facts(asked, rng), told, tuple(values.drawn))
+    return prompt, _facts(asked, rng), tuple(value for _, value in asked)
 
 
 def _facts(facts: list[tuple[str, str]], rng: random.Random) -> str:
@@ -68,14 +72,18 @@ def _facts(facts: list[tuple[str, str]], rng: random.Random) -> str:
     return sentence(opener + joined(parts, rng))
 
 
-def _receipt(rng: random.Random, values: Values) -> Sample:
+def _receipt(rng: random.Random, values: Values) -> Picture:
     shop = values.word()
     names = [values.word(6) for _ in range(rng.randint(2, 3))]
     prices, total = values.bill(len(names))
     items = list(zip(names, prices, strict=True))
     lines = [Line(shop), *(Line(*item) for item in items), Line("TOTAL", total)]
-    image = _typeset(lines, True, rng)
-    kind = rng.randrange(4)
+    ask = functools.partial(_ask_receipt, shop, items, total)
+    return Picture("receipt", _typeset(lines, True, rng), tuple(values.drawn), ask)
+
+
+def _ask_receipt(shop: str, items: list[tuple[str, str]], total: str, rng: random.Random) -> Asked:
+    kind = rng.randrange(5)
     if kind == 0:
         item, price = rng.choice(items)
         prompt = expand(f"[How much is the {item}?|What does {item} cost?]", rng)
@@ -94,10 +102,10 @@ def _receipt(rng: random.Random, values: Values) -> Sample:
         bought = joined([each.format(*item) for item in items], rng)
         answer = opener + bought + expand(_SUM, rng) + f"{total}."
         told = (shop, *(text for item in items for text in item), total)
-    return Sample("document", "receipt", image, prompt, answer, told, tuple(values.drawn))
+    return prompt, answer, told
 
 
-def _letter(rng: random.Random, values: Values) -> Sample:
+def _letter(rng: random.Random, values: Values) -> Picture:
     name, place, day, number = values.word(6), values.word(6), values.date(), values.code()
     lines = [
         Line(expand(f"[Dear|Hello|To] {name},", rng)),
@@ -105,18 +113,20 @@ def _letter(rng: random.Random, values: Values) -> Sample:
         Line(expand(f"[leaves|left|goes to] {place}", rng)),
         Line(expand(f"[on|by|before] {day}.", rng)),
     ]
-    image = _typeset(lines, False, rng)
-    if rng.random() < 0.4:
+    texts = (name, number, place, day)
+    ask = functools.partial(_ask_letter, texts, [line.left for line in lines])
+    return Picture("letter", _typeset(lines, False, rng), texts, ask)
+
+
+def _ask_letter(texts: tuple[str, str, str, str], lines: list[str], rng: random.Random) -> Asked:
+    _, _, place, day = texts
+    if rng.random() < 0.3:
         prompt = expand("[When and where?|Give the date and the place.]", rng)
         says = f"[It is {place} [on|by] {day}|The place is {place} and the date {day}"
-        answer, told = expand(f"{says}|{place}, [on|at] {day}]", rng), (place, day)
-        answer = sentence(answer)
-    else:
-        prompt = rng.choice(_READ)
-        opener = expand("[|The letter [says|reads]: |It [says|reads]: ]", rng)
-        answer = opener + " ".join(line.left for line in lines)
-        told = (name, number, place, day)
-    return Sample("document", "letter", image, prompt, answer, told, tuple(values.drawn))
+        answer = expand(f"{says}|{place}, [on|at] {day}]", rng)
+        return prompt, sentence(answer), (place, day)
+    opener = expand("[|The letter [says|reads]: |It [says|reads]: ]", rng)
+    return rng.choice(_READ), opener + " ".join(lines), texts
 
 
 def _typeset(lines: list[Line], portrait: bool, rng: random.Random) -> Image.Image:

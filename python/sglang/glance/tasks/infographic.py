@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 
 from PIL import Image, ImageDraw
@@ -9,7 +10,7 @@ from PIL import Image, ImageDraw
 from .canvas import FACES, dark, finished, fitting, gradient, light, text_size
 from .icons import COLOURS, NAMES, draw_icon
 from .phrases import expand, joined, sentence
-from .sample import HEIGHT, WIDTH, Sample, Split
+from .sample import HEIGHT, WIDTH, Asked, Picture, Split
 from .values import Values
 
 _ALL = ("Summarise the infographic.", "What are the key figures?", "List every figure shown.")
@@ -20,7 +21,7 @@ _STANDS = "[stands for|goes with|marks|counts]"
 _INKS = ("red", "green", "blue", "purple", "orange", "black", "brown")
 
 
-def infographic(rng: random.Random, split: Split) -> Sample:
+def infographic(rng: random.Random, split: Split) -> Picture:
     """Two to four panels in a grid, a column or a row, with or without a title."""
     values = Values(rng, split)
     title = values.word() if rng.random() < 0.4 else ""
@@ -28,22 +29,25 @@ def infographic(rng: random.Random, split: Split) -> Sample:
     icons = rng.sample(tuple(NAMES), count)
     panels = [(icon, values.amount(), values.word(6)) for icon in icons]
     image, kind = _drawn(panels, title, rng)
+    return Picture(kind, image, tuple(values.drawn), functools.partial(_asked, panels, title))
+
+
+def _asked(panels: list[tuple[str, str, str]], title: str, rng: random.Random) -> Asked:
     choice = rng.random()
-    if choice < 0.5:
-        prompt, answer = rng.choice(_ALL), _summary(panels, title, rng)
-        told: tuple[str, ...] = tuple(text for _, *texts in panels for text in texts)
-        told = (title, *told) if title else told
-    elif choice < 0.8:
-        icon, amount, label = rng.choice(panels)
+    if choice < 0.6:
+        texts = tuple(text for _, *texts in panels for text in texts)
+        told = (title, *texts) if title else texts
+        return rng.choice(_ALL), _summary(panels, title, rng), told
+    icon, amount, label = rng.choice(panels)
+    if choice < 0.85:
         prompt, told = rng.choice(_ONE).format(icon=icon), (amount, label)
         answer = f"[The {icon} {_STANDS}|It {_STANDS}|Beside the {icon} one reads] {amount} {label}"
         answer = sentence(expand(answer, rng))
     else:
-        icon, amount, label = rng.choice(panels)
         prompt, told = rng.choice(_LABEL).format(label=label), (amount,)
         answer = f"[The figure is|It says|There are|The {icon} shows|One reads] {amount}"
         answer = sentence(expand(answer, rng))
-    return Sample("infographic", kind, image, prompt, answer, told, tuple(values.drawn))
+    return prompt, answer, told
 
 
 def _summary(panels: list, title: str, rng: random.Random) -> str:

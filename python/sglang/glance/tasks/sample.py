@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from PIL import Image
@@ -28,12 +28,20 @@ class Sample:
     prompt: str
     answer: str
     values: tuple[str, ...]
-    texts: tuple[str, ...] = field(default=())
+    texts: tuple[str, ...]
 
 
-Maker = Callable[[random.Random, Split], Sample]
+Asked = tuple[str, str, tuple[str, ...]]  # prompt, answer, values
 
 
-def seeded(task: str, split: Split, index: int) -> random.Random:
-    """Everything random about a sample comes from here; the split is part of the seed."""
-    return random.Random(f"{task}/{split}/{index}")
+@dataclass(frozen=True)
+class Picture:
+    """A picture and what can be asked about it; see :class:`Sample` for the fields."""
+
+    kind: str
+    image: Image.Image
+    texts: tuple[str, ...]
+    ask: Callable[[random.Random], Asked]
+
+
+Maker = Callable[[random.Random, Split], Picture]

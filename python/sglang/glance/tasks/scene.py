@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 
 from PIL import Image, ImageDraw
@@ -9,7 +10,7 @@ from PIL import Image, ImageDraw
 from .canvas import FACES, Colour, dark, finished, fitting, gradient, light, text_size
 from .icons import COLOURS
 from .phrases import expand, joined, sentence
-from .sample import HEIGHT, WIDTH, Sample, Split
+from .sample import HEIGHT, WIDTH, Asked, Picture, Split
 from .values import Values
 
 # what a sign is made of: name, and whether its letters are light
@@ -24,7 +25,7 @@ _SAYS = "[says|reads|shows|has the words]"
 _OPENERS = "[|In this scene, |From first to last, |As far as one can read, |Here, ]"
 
 
-def scene_text(rng: random.Random, split: Split) -> Sample:
+def scene_text(rng: random.Random, split: Split) -> Picture:
     """One to three signs side by side or one above the other; one or two words on each."""
     values = Values(rng, split)
     image = _clutter(rng)
@@ -34,17 +35,18 @@ def scene_text(rng: random.Random, split: Split) -> Sample:
     for board, text, box in zip(boards, texts, _boxes(count, rng), strict=True):
         _hang(image, board, text, box, rng)
     signs = list(zip(boards, texts, strict=True))
-    if count > 1 and rng.random() < 0.5:
+    ask = functools.partial(_asked, signs)
+    return Picture(f"{count} signs", finished(image, rng), tuple(texts), ask)
+
+
+def _asked(signs: list[tuple[str, str]], rng: random.Random) -> Asked:
+    if len(signs) > 1 and rng.random() < 0.35:
         board, text = rng.choice(signs)
         prompt = rng.choice(_READ_ONE).format(board=board)
-        answer, told = _one(board, text, rng), (text,)
-    else:
-        prompt, told = rng.choice(_READ_ALL), tuple(texts)
-        parts = [_part(board, text, rng) for board, text in signs]
-        answer = expand(_OPENERS, rng) + joined(parts, rng)
-    image = finished(image, rng)
-    kind = f"{count} signs"
-    return Sample("scene_text", kind, image, prompt, sentence(answer), told, tuple(texts))
+        return prompt, sentence(_one(board, text, rng)), (text,)
+    parts = [_part(board, text, rng) for board, text in signs]
+    answer = expand(_OPENERS, rng) + joined(parts, rng)
+    return rng.choice(_READ_ALL), sentence(answer), tuple(text for _, text in signs)
 
 
 def _text(values: Values, rng: random.Random) -> str:
