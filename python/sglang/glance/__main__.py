@@ -10,6 +10,7 @@ COMMANDS = {
     "demo": "ask plain decoding and GLANCE about the same pictures, compare",
     "audit": "send the same requests to plain decoding and GLANCE, compare the tokens",
     "train": "make a GLANCE head for a target, from prompts and pictures",
+    "reader": "train the small reader that is shipped on the tasks",
     "tasks": "make pictures with questions: captions, scene text, infographics, documents, charts",
     "bench": "time plain decoding and GLANCE, split a round into its phases",
     "law": "fit the entropy law to GLANCE's rounds, per task and pooled",

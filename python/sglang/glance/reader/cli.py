@@ -1,0 +1,45 @@
+"""Trains the reader on the five tasks; run again, it goes on where it stopped."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from ..assets import READER
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m sglang.glance reader", description=__doc__)
+    parser.add_argument("folder", type=Path, help="checkpoint.pt, and reader/ as it is served")
+    parser.add_argument("--init", type=Path, default=READER, help="a reader to start from")
+    parser.add_argument("--steps", type=int, default=12000, help="steps in all (12000)")
+    parser.add_argument("--batch", type=int, default=16, help="samples a step (16)")
+    parser.add_argument(
+        "--minutes", type=float, default=1e9, help="stop after so long, to go on later"
+    )
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args(argv)
+    if not (args.init / "config.json").exists():
+        parser.error(f"--init: got {args.init}, which holds no config.json; expected a reader")
+    from .loop import Progress, Training
+
+    torch.set_num_threads(args.threads)
+    args.folder.mkdir(parents=True, exist_ok=True)
+    training = Training(args.folder, args.init, args.steps, args.batch)
+
+    def tell(progress: Progress) -> None:
+        if progress.step % 20 == 0:
+            recent = sum(progress.losses[-20:]) / 20
+            per_s = progress.step * args.batch / progress.seconds
+            print(
+                f"step {progress.step}/{args.steps}  loss {recent:.4f} nats/token  "
+                f"{per_s:.1f} samples/s  {progress.seconds / 60:.1f} min",
+                flush=True,
+            )
+
+    training.run(300.0, args.minutes, tell)
+    print(args.folder / "reader")
+    return 0

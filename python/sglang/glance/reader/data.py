@@ -1,0 +1,126 @@
+"""Batches made while training: a picture with several questions a row, processor, padding.
+
+The questions of a row share the picture and do not see each other: every one of them continues the
+prompt's head (up to the picture's end) at the same positions.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset
+from transformers import ProcessorMixin
+
+from ..tasks import questions
+
+IGNORED = -100
+# The share of each task; more of what is hard to read.
+SHARES = {"caption": 0.12, "scene_text": 0.22, "infographic": 0.24, "document": 0.27, "chart": 0.15}
+QUESTIONS = 3  # about a picture
+POOL = 8  # batches sorted by length together, so that little is padding
+
+
+@dataclass
+class Row:
+    """``branches``: (tokens of question and answer, how many of them are the question)."""
+
+    head: list[int]
+    branches: list[tuple[list[int], int]]
+    pixels: torch.Tensor
+    grid: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.head) + sum(len(ids) for ids, _ in self.branches)
+
+
+@dataclass
+class Batch:
+    """``ids``, ``labels``: int64 ``[rows, longest]``; ``seen``: bool ``[rows, 1, longest,
+    longest]``; ``after``: int64 ``[rows, longest]``, how far a token stands behind the head, -1
+    within it; ``pixels``: float32 patches; ``grids``: int64 ``[rows, 3]``; ``heads``: the lengths
+    of the heads."""
+
+    ids: torch.Tensor
+    labels: torch.Tensor
+    seen: torch.Tensor
+    after: torch.Tensor
+    pixels: torch.Tensor
+    grids: torch.Tensor
+    heads: list[int]
+
+
+def row(index: int, processor: ProcessorMixin, count: int = QUESTIONS) -> Row:
+    """The ``index``-th training picture with ``count`` questions; the shares draw its task."""
+    task = random.Random(f"task/{index}").choices(tuple(SHARES), tuple(SHARES.values()))[0]
+    head, branches, pixels, grid = [], [], None, None
+    for sample in itertools.islice(questions(task, "train", index), count):
+        content = [{"type": "image"}, {"type": "text", "text": sample.prompt}]
+        text = processor.apply_chat_template(
+            [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
+        )
+        before, end, question = text.partition("<|vision_end|>")
+        if pixels is None:
+            inputs = processor(text=[before + end], images=[sample.image], return_tensors="pt")
+            head = inputs["input_ids"][0].tolist()
+            pixels, grid = inputs["pixel_values"], inputs["image_grid_thw"][0]
+        asked = processor.tokenizer.encode(question, add_special_tokens=False)
+        told = processor.tokenizer.encode(f"{sample.answer}<|im_end|>", add_special_tokens=False)
+        branches.append((asked + told, len(asked)))
+    return Row(head, branches, pixels, grid)
+
+
+def collated(rows: list[Row], pad: int) -> Batch:
+    """Padded at the right; only answers have labels, at the place of the token itself."""
+    longest = max(map(len, rows))
+    ids = torch.full((len(rows), longest), pad)
+    labels = torch.full_like(ids, IGNORED)
+    after = torch.full_like(ids, -1)
+    seen = torch.eye(longest, dtype=torch.bool).repeat(len(rows), 1, 1, 1)
+    causal = torch.ones(longest, longest, dtype=torch.bool).tril()
+    for number, each in enumerate(rows):
+        head = len(each.head)
+        ids[number, :head] = torch.tensor(each.head)
+        seen[number, 0, :, :head] = causal[:, :head]
+        at = head
+        for tokens, asked in each.branches:
+            end = at + len(tokens)
+            ids[number, at:end] = torch.tensor(tokens)
+            labels[number, at + asked : end] = ids[number, at + asked : end]
+            after[number, at:end] = torch.arange(end - at)
+            seen[number, 0, at:end, at:end] = causal[at:end, at:end]
+            at = end
+    pixels = torch.cat([each.pixels for each in rows])
+    grids = torch.stack([each.grid for each in rows])
+    return Batch(ids, labels, seen, after, pixels, grids, [len(each.head) for each in rows])
+
+
+class Batches(IterableDataset):
+    """Batches from the picture ``start`` on, without end."""
+
+    def __init__(self, processor: ProcessorMixin, start: int, size: int) -> None:
+        self.processor = processor
+        self.start = start
+        self.size = size
+
+    def __iter__(self) -> Iterator[Batch]:
+        torch.set_num_threads(1)
+        pad = self.processor.tokenizer.pad_token_id
+        index = self.start
+        while True:
+            rows = [row(index + k, self.processor) for k in range(POOL * self.size)]
+            rows.sort(key=len)
+            order = list(range(POOL))
+            random.Random(index).shuffle(order)
+            for place in order:
+                yield collated(rows[place * self.size : (place + 1) * self.size], pad)
+            index += len(rows)
+
+
+def batches(processor: ProcessorMixin, start: int, size: int) -> Iterator[Batch]:
+    """Made by one worker process ahead of the training."""
+    made = Batches(processor, start, size)
+    return iter(DataLoader(made, batch_size=None, num_workers=1, prefetch_factor=2 * POOL))
