@@ -162,14 +162,19 @@ def tokens_per_round(answers: Sequence[Answer]) -> float:
 
 @dataclass
 class Rounds:
-    """The worker's own record of its rounds (``accept_lens`` of each), read as it grows."""
+    """The worker's own record of its rounds, read as it grows."""
 
     path: Path
     offset: int = 0
 
-    def new(self) -> list[list[int]]:
+    def lines(self) -> list[dict]:
+        """Rounds since the last call."""
         with self.path.open("rb") as file:
             file.seek(self.offset)
             lines = file.readlines()
             self.offset = file.tell()
-        return [json.loads(line)["accept_lens"] for line in lines]
+        return [json.loads(line) for line in lines]
+
+    def new(self) -> list[list[int]]:
+        """Their ``accept_lens``."""
+        return [line["accept_lens"] for line in self.lines()]

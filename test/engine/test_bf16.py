@@ -20,6 +20,7 @@ from harness import (
 
 LENGTH = {"max_new_tokens": 64, "ignore_eos": True}
 FLOOR = 8.0  # as in float32
+FEW_ALONE = 10  # asked one by one; `--whole` asks all
 
 
 @pytest.fixture(scope="module")
@@ -35,16 +36,17 @@ def glance_bf16(logs: Path) -> Iterator[Server]:
         yield server
 
 
-def test_one_by_one(glance_bf16: Server, plain_bf16: Plain, prompts: list[dict]) -> None:
-    answers = glance_bf16.generate_all(prompts, parallel=1, **LENGTH)
-    assert_identical(answers, plain_bf16.answers(prompts, **LENGTH))
-
-
-def test_eight_at_a_time_from_the_cache(
-    glance_bf16: Server, plain_bf16: Plain, prompts: list[dict]
-) -> None:
+def test_eight_at_a_time(glance_bf16: Server, plain_bf16: Plain, prompts: list[dict]) -> None:
     answers = glance_bf16.generate_all(prompts, parallel=8, **LENGTH)
     assert_identical(answers, plain_bf16.answers(prompts, **LENGTH))
+
+
+def test_one_by_one_from_the_cache(
+    glance_bf16: Server, plain_bf16: Plain, prompts: list[dict], request: pytest.FixtureRequest
+) -> None:
+    alone = prompts if request.config.getoption("--whole") else prompts[:FEW_ALONE]
+    answers = glance_bf16.generate_all(alone, parallel=1, **LENGTH)
+    assert_identical(answers, plain_bf16.answers(alone, **LENGTH))
 
 
 def test_acceptance(glance_bf16: Server, questions: list[dict]) -> None:

@@ -58,7 +58,6 @@ def test_good_rows(checked: Callable, folder: Path) -> None:
     text = {"prompt": "Hello.", "answer": "Not read.", "task": "none"}
     job = checked([GOOD, "", text, GOOD])
     assert [number for number, _ in job.prompts] == [1, 3, 4]
-    assert job.num_prompt == [77, 12, 77]
     assert job.dtype == {"cpu": "float32", "cuda": "bfloat16"}[job.device]
     assert not (folder / "out").exists()
 
@@ -183,7 +182,7 @@ def test_answers_too_short_to_learn_from(folder: Path, prompter: Prompter) -> No
     path, options = folder / "rows.jsonl", parser().parse_args(["--model-path", "", "--out", ""])
     short = msgspec.structs.replace(ROW, ids=[500])
     path.write_bytes(msgspec.json.encode(short) + b"\n" + msgspec.json.encode(ROW) + b"\n")
-    assert check_rows(path, options, prompter, 512) == ([ROW], [77])
+    assert check_rows(path, options, prompter, 512) == [ROW]
     path.write_bytes(msgspec.json.encode(short) + b"\n")
     with pytest.raises(InputError, match="every answer has fewer than two tokens"):
         check_rows(path, options, prompter, 512)

@@ -19,12 +19,12 @@ DEFAULT_BLOCK, DEFAULT_LAYERS = 16, 5
 
 
 class Job(msgspec.Struct, frozen=True):
-    """What the options come to. ``prompts``: numbered lines of ``--data``, none with ``--rows``.
-    ``num_prompt``: prompt tokens of each row, as counted here."""
+    """What the options come to. ``config``: the head's. ``prompts``: numbered lines of ``--data``;
+    ``rows``: those of ``--rows``; one of them is empty."""
 
     config: dict[str, Any]
     prompts: list[tuple[int, Prompt]]
-    num_prompt: list[int]
+    rows: list[Row]
     device: str
     dtype: str
 
@@ -47,25 +47,29 @@ def check(options: argparse.Namespace, config: Any, prompter: Prompter) -> Job:
         )
     head = _initial(options, text) if options.init else _new(options, text, prompter.tokenizer)
     _parse(head, text, "--init" if options.init else "--taps")
+    prompts, rows = [], []
     if options.rows:
-        prompts, counts = [], check_rows(options.rows, options, prompter, text.vocab_size)[1]
+        rows = check_rows(options.rows, options, prompter, text.vocab_size)
     else:
-        prompts = read(options.data, Prompt)
-        counts = _check_prompts(prompts, options, prompter)
-    if len(counts) <= options.held_out:
-        raise InputError(
-            f"--held-out {options.held_out} leaves none of {len(counts)} rows to train on"
-        )
+        prompts = _check_prompts(options, prompter)
+    check_held_out(options, len(prompts) + len(rows))
     dtype = options.dtype or ("bfloat16" if device == "cuda" else "float32")
-    return Job(head, prompts, counts, device, dtype)
+    return Job(head, prompts, rows, device, dtype)
+
+
+def check_held_out(options: argparse.Namespace, num_rows: int) -> None:
+    if num_rows <= options.held_out:
+        raise InputError(
+            f"--held-out {options.held_out} leaves none of {num_rows} rows to train on"
+        )
 
 
 def check_rows(
     path: Path, options: argparse.Namespace, prompter: Prompter, vocab_size: int
-) -> tuple[list[Row], list[int]]:
-    """Rows with an answer to learn from (two tokens or more), and their prompt tokens."""
+) -> list[Row]:
+    """Rows with an answer to learn from: two tokens or more."""
 
-    def counted(row: Row) -> int:
+    def checked(row: Row) -> Row:
         image = None if row.image is None else picture(path.parent, row.image)
         num_prompt = prompter.count(row.prompt, image)
         if num_prompt != row.num_prompt:
@@ -80,20 +84,16 @@ def check_rows(
                 f"{num_prompt} prompt tokens and {len(row.ids)} of the answer exceed "
                 f"--context-length {options.context_length}"
             )
-        return num_prompt
+        return row
 
-    numbered = read(path, Row)
-    counts = each(numbered, path, counted)
-    kept = [(row, n) for (_, row), n in zip(numbered, counts, strict=True) if len(row.ids) > 1]
+    kept = [row for row in each(read(path, Row), path, checked) if len(row.ids) > 1]
     if not kept:
         raise InputError(f"{path}: every answer has fewer than two tokens; nothing can be learnt")
-    return [row for row, _ in kept], [n for _, n in kept]
+    return kept
 
 
-def _check_prompts(
-    prompts: list[tuple[int, Prompt]], options: argparse.Namespace, prompter: Prompter
-) -> list[int]:
-    def counted(prompt: Prompt) -> int:
+def _check_prompts(options: argparse.Namespace, prompter: Prompter) -> list[tuple[int, Prompt]]:
+    def checked(prompt: Prompt) -> None:
         image = None if prompt.image is None else picture(options.data.parent, prompt.image)
         num_prompt = prompter.count(prompt.prompt, image)
         if num_prompt + options.max_new_tokens > options.context_length:
@@ -101,9 +101,10 @@ def _check_prompts(
                 f"{num_prompt} prompt tokens and --max-new-tokens {options.max_new_tokens} exceed "
                 f"--context-length {options.context_length}; raise that or leave the row out"
             )
-        return num_prompt
 
-    return each(prompts, options.data, counted)
+    prompts = read(options.data, Prompt)
+    each(prompts, options.data, checked)
+    return prompts
 
 
 def _check_numbers(options: argparse.Namespace) -> None:

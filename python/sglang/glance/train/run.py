@@ -25,7 +25,7 @@ from sglang.glance.machine import describe
 from sglang.glance.server import serve
 from sglang.glance.train.blocks import Sampler
 from sglang.glance.train.card import Card, write_card
-from sglang.glance.train.check import Job, check, check_rows
+from sglang.glance.train.check import Job, check, check_held_out, check_rows
 from sglang.glance.train.data import InputError, Row, data_hash, picture
 from sglang.glance.train.generate import generate, missing, server_flags
 from sglang.glance.train.head import Head
@@ -33,25 +33,29 @@ from sglang.glance.train.loop import Entry, Plan, Trainer
 from sglang.glance.train.loss import Vocabulary
 from sglang.glance.train.measure import Accepted, chain_accept
 from sglang.glance.train.objective import BlockObjective
-from sglang.glance.train.taps import CacheKey, Tap, TapCache, cache_bytes
+from sglang.glance.train.taps import CacheKey, Tap, TapCache
 from sglang.glance.train.target import Prompter, Target, read_config
 
 
 def run(options: argparse.Namespace, console: Console) -> Path:
     """Returns the folder of the finished head."""
     config, prompter = read_config(options.model_path), Prompter(options.model_path)
+    vocab_size = config.get_text_config().vocab_size
     with console.status("checking rows and options"):
         job = check(options, config, prompter)
-    console.print(f"{len(job.num_prompt)} rows are in order; {job.device}, {job.dtype}")
+    num_rows = len(job.prompts) + len(job.rows)
+    console.print(f"{num_rows} rows are in order; {job.device}, {job.dtype}")
     options.out.mkdir(parents=True, exist_ok=True)
     rows_path = options.rows or answer(options, job, prompter, console)
-    rows, counts = check_rows(rows_path, options, prompter, config.get_text_config().vocab_size)
+    rows = job.rows or check_rows(rows_path, options, prompter, vocab_size)
+    if len(rows) < num_rows:
+        console.print(f"{num_rows - len(rows)} answers have a single token: they are left out")
+        check_held_out(options, len(rows))
     digest = data_hash(rows_path.parent, rows)
-    lens = [count + len(row.ids) - 1 for row, count in zip(rows, counts, strict=True)]
     taps = job.config["dflash_config"]["target_layer_ids"]
     target = Target(options.model_path, prompter, taps, job.device, getattr(torch, job.dtype))
     vocabulary = target.vocabulary(getattr(torch, job.dtype))
-    source = states(options, job, target, rows, rows_path.parent, lens, digest, console)
+    source = states(options, job, target, rows, rows_path.parent, digest, console)
     if not options.no_cache:
         del target
     held, kept = split(len(rows), options.held_out, options.seed)
@@ -93,7 +97,6 @@ def states(
     target: Target,
     rows: list[Row],
     folder: Path,
-    lens: list[int],
     digest: str,
     console: Console,
 ) -> Tap:
@@ -107,7 +110,8 @@ def states(
     if options.no_cache:
         return tap
     taps = job.config["dflash_config"]["target_layer_ids"]
-    needed = cache_bytes(lens, len(taps), job.config["hidden_size"])
+    num_tokens = sum(row.num_prompt + len(row.ids) - 1 for row in rows)
+    needed = num_tokens * len(taps) * job.config["hidden_size"] * 2
     key = CacheKey(str(options.model_path.resolve()), job.dtype, tuple(taps), digest)
     cache = TapCache(options.out / "taps", len(rows), key)
     if not cache.num_missing:
@@ -140,8 +144,6 @@ def train(
     digest: str,
     console: Console,
 ) -> tuple[Head, Trainer, list[Entry]]:
-    if not kept:
-        raise InputError(f"--held-out {options.held_out} leaves no row with an answer to train on")
     head = Head(job.config)
     head.initialise(options.seed)
     if options.init:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -76,7 +76,3 @@ class TapCache:
 
     def _shard(self, start: int) -> Path:
         return self.folder / f"rows-{start:07}.safetensors"
-
-
-def cache_bytes(row_lens: Sequence[int], num_taps: int, hidden: int) -> int:
-    return sum(row_lens) * num_taps * hidden * 2

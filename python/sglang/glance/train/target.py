@@ -92,12 +92,14 @@ class Target:
 
     @torch.inference_mode()
     def states(self, inputs: dict) -> torch.Tensor:
-        """``[L, K * H]``: the inputs of the layers after the tapped ones.
+        """``[L, K * H]``: the inputs of the layers after the tapped ones (of the last: the final
+        norm's).
 
         SGLang captures there. transformers' ``hidden_states`` hold a layer's output before
         DeepStack's addition, which is another tensor at image positions.
         """
-        layers, kept = self.model.model.language_model.layers, {}
+        text, kept = self.model.model.language_model, {}
+        readers = [*text.layers, text.norm]
 
         def keep(tap: int) -> Any:
             def hook(module: Any, args: tuple, kwargs: dict) -> None:
@@ -106,7 +108,7 @@ class Target:
             return hook
 
         hooks = [
-            layers[tap + 1].register_forward_pre_hook(keep(tap), with_kwargs=True)
+            readers[tap + 1].register_forward_pre_hook(keep(tap), with_kwargs=True)
             for tap in self.taps
         ]
         try:
