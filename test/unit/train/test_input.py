@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 from builders.heads import broken_head
+from builders.pictures import form
 from PIL import Image
-from sglang.glance.assets import HEAD, PICTURES, READER
+from sglang.glance.assets import HEAD, READER
 from sglang.glance.train.check import check, check_rows
 from sglang.glance.train.cli import main, parser
 from sglang.glance.train.data import InputError, Prompt, Row
@@ -20,7 +20,12 @@ from sglang.glance.train.objective import default_taps, head_config, mask_token
 from sglang.glance.train.target import Prompter, read_config
 from sglang.srt.speculative.glance.config import parse_head
 
-GOOD = {"image": "00-document.png", "prompt": "Read all lines."}
+GOOD = {"image": "form.png", "prompt": "Read all lines."}
+ANSWER = [5, 6, 7]
+TEXT = json.loads((READER / "config.json").read_text())["text_config"]
+VOCAB, LAYERS, LONGEST = (
+    TEXT[name] for name in ("vocab_size", "num_hidden_layers", "max_position_embeddings")
+)
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +40,15 @@ def target() -> object:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    shutil.copy(PICTURES / GOOD["image"], tmp_path)
+    form(1).save(tmp_path / GOOD["image"])
     return tmp_path
+
+
+@pytest.fixture
+def row(folder: Path, prompter: Prompter) -> Row:
+    """A good generated row; its prompt tokens are those of the processor's own output."""
+    inputs = prompter.inputs(GOOD["prompt"], form(1), [])
+    return Row(1, GOOD["prompt"], GOOD["image"], inputs["input_ids"].shape[1], ANSWER, "ab")
 
 
 @pytest.fixture
@@ -74,7 +86,10 @@ def test_good_rows(checked: Callable, folder: Path) -> None:
         (GOOD | {"image": "thin.png"}, "line 2: .*aspect ratio"),
         (GOOD | {"prompt": "<|image_pad|> a"}, "line 2: the prompt has 2 image places for 1"),
         ({"prompt": "<|image_pad|> a"}, "line 2: the prompt has 1 image places for 0"),
-        ({"prompt": "abc " * 2000}, r"line 2: \d+ prompt tokens and --max-new-tokens 256 exceed"),
+        (
+            {"prompt": "abc " * LONGEST},
+            r"line 2: \d+ prompt tokens and --max-new-tokens 256 exceed",
+        ),
     ],
 )
 def test_a_bad_row_is_named(checked: Callable, folder: Path, line: object, message: str) -> None:
@@ -96,15 +111,18 @@ def test_many_bad_rows_are_counted(checked: Callable) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--taps", "0,5"], r"--taps: .*target_layer_ids: got \[0, 5\], expected .* \[0, 4\]"),
+        (["--taps", f"0,{LAYERS - 1}"], rf"--taps: .*ids: got .* in \[0, {LAYERS - 2}\]"),
         (["--taps", "2,1"], "ascending"),
         (["--block", "1"], "--block: got 1, expected at least 2"),
         (["--held-out", "2"], "--held-out 2 leaves none of 2 rows"),
         (["--micro-rows", "17"], "--micro-rows: got 17, expected 1 to 16"),
         (["--past-block", "1.5"], "--past-block: got 1.5, expected 0 to 1"),
         (["--lr", "0"], "--lr: got 0.0, expected a number above 0"),
-        (["--context-length", "5000"], "--context-length: got 5000, the target ends at 4096"),
-        (["--context-length", "300"], "line 1: 77 prompt tokens and --max-new-tokens 256 exceed"),
+        (
+            ["--context-length", f"{LONGEST + 1}"],
+            f"got {LONGEST + 1}, the target ends at {LONGEST}",
+        ),
+        (["--context-length", "260"], r"line 1: \d+ prompt tokens and --max-new-tokens 256 exceed"),
         (["--rows", "rows.jsonl", "--data", "data.jsonl"], "one of them"),
     ],
 )
@@ -126,7 +144,7 @@ def test_an_initial_head(checked: Callable, tmp_path: Path) -> None:
     assert job.config == theirs
 
     for changes, message in [
-        ({"mask_token_id": 512}, "--init: .*mask_token_id"),
+        ({"mask_token_id": VOCAB}, "--init: .*mask_token_id"),
         ({"num_target_layers": 28}, "--init: .*num_target_layers.*got 28"),
         ({"target_layer_ids": [0, 1]}, "--init: tensor 'fc.weight' .* has shape"),
     ]:
@@ -142,7 +160,7 @@ def test_an_initial_head(checked: Callable, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("vocab_size", 1024, "--init: .*vocab_size: got 1024, expected 512"),
+        ("vocab_size", VOCAB + 1, f"--init: .*vocab_size: got {VOCAB + 1}, expected {VOCAB}"),
         ("hidden_size", 128, "--init: .*hidden_size"),
         ("attention_bias", True, "sets attention_bias"),
         ("rope_scaling", {"rope_type": "yarn", "factor": 4.0}, "sets rope_scaling"),
@@ -158,34 +176,33 @@ def test_an_initial_head_of_another_kind(
         checked([GOOD, GOOD], "--init", str(head))
 
 
-ROW = Row(1, GOOD["prompt"], GOOD["image"], 77, [5, 6, 500], "ab")
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_prompt": 78}, "line 2: num_prompt is 78, the target's processor counts 77"),
-        ({"ids": [5, 512]}, "line 2: token 512 of ids is outside the vocabulary of 512"),
-        ({"ids": [5] * 4020}, "line 2: 77 prompt tokens and 4020 of the answer exceed"),
+        ({"num_prompt": 7}, r"line 2: num_prompt is 7, the target's processor counts \d\d"),
+        ({"ids": [5, VOCAB]}, f"line 2: token {VOCAB} of ids is outside the vocabulary of {VOCAB}"),
+        ({"ids": [5] * 4096}, r"line 2: \d+ prompt tokens and 4096 of the answer exceed"),
         ({"image": "99.png"}, "line 2: there is no image"),
     ],
 )
-def test_a_bad_generated_row(checked: Callable, folder: Path, changes: dict, message: str) -> None:
-    rows = [ROW, msgspec.structs.replace(ROW, **changes)]
+def test_a_bad_generated_row(
+    checked: Callable, folder: Path, row: Row, changes: dict, message: str
+) -> None:
+    rows = [row, msgspec.structs.replace(row, **changes)]
     path = folder / "rows.jsonl"
     path.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
     with pytest.raises(InputError, match=message):
         checked([], "--rows", str(path))
 
 
-def test_answers_too_short_to_learn_from(folder: Path, prompter: Prompter) -> None:
+def test_answers_too_short_to_learn_from(folder: Path, row: Row, prompter: Prompter) -> None:
     path, options = folder / "rows.jsonl", parser().parse_args(["--model-path", "", "--out", ""])
-    short = msgspec.structs.replace(ROW, ids=[500])
-    path.write_bytes(msgspec.json.encode(short) + b"\n" + msgspec.json.encode(ROW) + b"\n")
-    assert check_rows(path, options, prompter, 512) == [ROW]
+    short = msgspec.structs.replace(row, ids=ANSWER[:1])
+    path.write_bytes(msgspec.json.encode(short) + b"\n" + msgspec.json.encode(row) + b"\n")
+    assert check_rows(path, options, prompter, VOCAB) == [row]
     path.write_bytes(msgspec.json.encode(short) + b"\n")
     with pytest.raises(InputError, match="every answer has fewer than two tokens"):
-        check_rows(path, options, prompter, 512)
+        check_rows(path, options, prompter, VOCAB)
 
 
 def test_what_is_left_to_generate(folder: Path) -> None:
@@ -239,14 +256,13 @@ def test_default_taps(num_layers: int, taps: list[int]) -> None:
 def test_a_new_heads_config_is_one_that_serves(prompter: Prompter, target: object) -> None:
     text = target.get_text_config()
     mask = mask_token(prompter.tokenizer, text.vocab_size)
-    assert mask == ("<|mask|>", 507)
     config = head_config(text, [0, 2, 4], 8, 2, mask)
     shipped = json.loads((HEAD / "config.json").read_text())
     assert set(config) == set(shipped)
     assert "mrope_section" not in json.dumps(config)
-    sizes = {key: shipped[key] for key in ("hidden_size", "vocab_size")}
-    parsed = parse_head(config, sizes | {"num_hidden_layers": 6})
-    assert (parsed.taps, parsed.block, parsed.mask_token_id) == ((0, 2, 4), 8, 507)
+    parsed = parse_head(config, TEXT)
+    assert (parsed.taps, parsed.block, parsed.mask_token_id) == ((0, 2, 4), 8, mask[1])
+    assert prompter.tokenizer.convert_tokens_to_ids(mask[0]) == mask[1]
 
 
 def test_a_tokenizer_without_a_mask(prompter: Prompter) -> None:
