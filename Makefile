@@ -61,7 +61,8 @@ test: setup $(STAMP)-dev  ## unit tests, then a real server on this machine
 
 test-slow: setup $(STAMP)-dev  ## the tests marked slow, and every shape of GLANCE on every prompt
 	$(BIN)/python -m pytest test/engine -m slow --whole $(ARGS)
-	$(BIN)/python -m pytest test/engine/test_lossless.py test/engine/test_bf16.py -m "not slow" --whole $(ARGS)
+	$(BIN)/python -m pytest test/engine/test_lossless.py test/engine/test_bf16.py \
+	    test/engine/test_qwen25vl.py -m "not slow" --whole $(ARGS)
 
 soak: setup $(STAMP)-dev  ## mixed random traffic with aborts, checked (MINUTES=5, SEED=n replays)
 	@PYTHONPATH=test:test/engine $(BIN)/python -m soak --minutes $(MINUTES) \

@@ -16,4 +16,4 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--whole", action="store_true", help="every prompt one by one, of every shape")
+    parser.addoption("--whole", action="store_true", help="every prompt, of every shape of GLANCE")

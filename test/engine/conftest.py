@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from harness import (
     Plain,
     Rounds,
     Server,
+    booting,
     glance_flags,
     picture_prompts,
     start,
@@ -32,9 +32,9 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def plain(logs: Path) -> Iterator[Plain]:
     """The shipped reader without speculation, float32."""
-    with contextlib.ExitStack() as stack:
-        flags = (*PLAIN, "--enable-custom-logit-processor")
-        yield Plain(lambda: stack.enter_context(start(READER, logs / "plain.log", *flags)))
+    flags = (*PLAIN, "--enable-custom-logit-processor")
+    with booting(READER, logs / "plain.log", *flags) as server:
+        yield Plain(server)
 
 
 @pytest.fixture(scope="session")
@@ -111,6 +111,5 @@ def qwen(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def plain_qwen(logs: Path, qwen: Path) -> Iterator[Plain]:
     """That model without speculation, float32."""
-    with contextlib.ExitStack() as stack:
-        flags = ("--dtype", "float32")
-        yield Plain(lambda: stack.enter_context(start(qwen, logs / "plain-qwen.log", *flags)))
+    with booting(qwen, logs / "plain-qwen.log", "--dtype", "float32") as server:
+        yield Plain(server)

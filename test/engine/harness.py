@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
 from sglang.glance.assets import HEAD, PICTURES, READER
-from sglang.glance.server import Answer, Server, chat, picture_prompts, serve
+from sglang.glance.server import Answer, Server, chat, picture_prompts, starting, wait_until_up
 
 GLANCE = ("--speculative-algorithm", "GLANCE", "--speculative-draft-model-path", str(HEAD))
 # Under overlap scheduling, its default, plain decoding's penalties count each token a step late.
@@ -37,6 +37,7 @@ __all__ = [
     "ask_together",
     "assert_identical",
     "assert_no_slot_lost",
+    "booting",
     "chat",
     "chat_body",
     "glance_flags",
@@ -48,11 +49,22 @@ __all__ = [
 
 
 @contextlib.contextmanager
+def booting(
+    model: Path, log: Path, *flags: str, env: dict[str, str] | None = None
+) -> Iterator[Server]:
+    """A server that checks its own KV pool, with metrics and one log line a decode step; it is
+    not up yet, so that another can start beside it."""
+    with starting(model, log, *FLAGS, *flags, env={**STRICT, **(env or {})}) as server:
+        yield server
+
+
+@contextlib.contextmanager
 def start(
     model: Path, log: Path, *flags: str, env: dict[str, str] | None = None
 ) -> Iterator[Server]:
-    """A server that checks its own KV pool, with metrics and one log line a decode step."""
-    with serve(model, log, *FLAGS, *flags, env={**STRICT, **(env or {})}) as server:
+    """A :func:`booting` one, once it is up."""
+    with booting(model, log, *flags, env=env) as server:
+        wait_until_up(server)
         yield server
 
 
@@ -88,17 +100,19 @@ def whole_chat(server: Server, body: dict) -> dict:
 
 
 class Plain:
-    """Plain decoding's answers. Its server starts when first asked; no question is asked twice."""
+    """Plain decoding's answers; no question is asked twice. ``booting``: its server."""
 
-    def __init__(self, launch: Callable[[], Server]) -> None:
-        self._launch = launch
-        self._server: Server | None = None
+    def __init__(self, booting: Server) -> None:
+        self._booting: Server | None = booting
+        self._server = booting
         self._answers: dict[str, Answer] = {}
 
     @property
     def server(self) -> Server:
-        if self._server is None:
-            self._server = self._launch()
+        """Waited for when first asked."""
+        if self._booting is not None:
+            wait_until_up(self._booting)
+            self._booting = None
         return self._server
 
     def answer(self, request: dict, **sampling: object) -> Answer:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from harness import (
     Server,
     assert_identical,
     assert_no_slot_lost,
+    booting,
     glance_flags,
     start,
     tokens_per_round,
@@ -25,13 +25,13 @@ FEW_ALONE = 10  # asked one by one; `--whole` asks all
 
 @pytest.fixture(scope="module")
 def plain_bf16(logs: Path) -> Iterator[Plain]:
-    with contextlib.ExitStack() as stack:
-        flags = ("--dtype", "bfloat16")
-        yield Plain(lambda: stack.enter_context(start(READER, logs / "plain-bf16.log", *flags)))
+    with booting(READER, logs / "plain-bf16.log", "--dtype", "bfloat16") as server:
+        yield Plain(server)
 
 
 @pytest.fixture(scope="module")
-def glance_bf16(logs: Path) -> Iterator[Server]:
+def glance_bf16(logs: Path, plain_bf16: Plain) -> Iterator[Server]:
+    """Starts beside the plain one."""
     with start(READER, logs / "glance-bf16.log", *glance_flags(dtype="bfloat16")) as server:
         yield server
 

@@ -89,7 +89,7 @@ def llguidance(logs: Path) -> Iterator[Callable[[str], Server]]:
 
 @pytest.fixture(scope="session")
 def plain_llguidance(llguidance: Callable[[str], Server]) -> Plain:
-    return Plain(lambda: llguidance("plain"))
+    return Plain(llguidance("plain"))
 
 
 @pytest.fixture(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,8 +18,9 @@ from harness import (
     Server,
     assert_identical,
     assert_no_slot_lost,
+    booting,
     glance_flags,
-    start,
+    wait_until_up,
 )
 
 NUM_TOKENS = 64
@@ -81,24 +83,65 @@ def run_case(case: Case, server: Server, prompts: list[dict], whole: bool) -> Ru
 
 
 PARAMS = [
-    pytest.param(case, id=name, marks=[pytest.mark.slow] if case.slow else [])
+    pytest.param(name, id=name, marks=[pytest.mark.slow] if case.slow else [])
     for name, case in CASES.items()
 ]
 
 
+class Fleet:
+    """The servers of the cases ``names``, in their order: the next one starts while one answers."""
+
+    def __init__(self, names: list[str], folder: Path) -> None:
+        self.waiting, self.folder = names, folder
+        self.stacks: dict[str, contextlib.ExitStack] = {}
+        self.servers: dict[str, Server] = {}
+
+    def boot(self, name: str) -> None:
+        case, folder = CASES[name], self.folder / name
+        folder.mkdir()
+        flags = glance_flags(head_of(case, folder), **case.flags)
+        stack = self.stacks[name] = contextlib.ExitStack()
+        self.servers[name] = stack.enter_context(booting(READER, folder / "server.log", *flags))
+
+    @contextlib.contextmanager
+    def serving(self, name: str) -> Iterator[Server]:
+        if name not in self.servers:
+            self.boot(name)
+        wait_until_up(self.servers[name])
+        self.waiting.remove(name)
+        if self.waiting:
+            self.boot(self.waiting[0])
+        with self.stacks[name]:
+            yield self.servers[name]
+
+    def close(self) -> None:
+        for stack in self.stacks.values():
+            stack.close()
+
+
+SHARED = {"default": "glance", "chain": "chain"}  # fixtures of these cases
+
+
+@pytest.fixture(scope="module")
+def fleet(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Fleet]:
+    items = (item for item in request.session.items if item.module is request.module)
+    chosen = dict.fromkeys(item.callspec.params["run"] for item in items)
+    names = [name for name in chosen if name not in SHARED]
+    fleet = Fleet(names, tmp_path_factory.mktemp("case"))
+    yield fleet
+    fleet.close()
+
+
 @pytest.fixture(scope="module", params=PARAMS)
-def run(
-    request: pytest.FixtureRequest, prompts: list[dict], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Run]:
-    case: Case = request.param
-    whole = request.config.getoption("--whole")
-    for name, shared in (("default", "glance"), ("chain", "chain")):
-        if case == CASES[name]:
-            yield run_case(case, request.getfixturevalue(shared), prompts, whole)
-            return
-    folder = tmp_path_factory.mktemp("case")
-    flags = glance_flags(head_of(case, folder), **case.flags)
-    with start(READER, folder / "server.log", *flags) as server:
+def run(request: pytest.FixtureRequest, prompts: list[dict], fleet: Fleet) -> Iterator[Run]:
+    case, whole = CASES[request.param], request.config.getoption("--whole")
+    if request.param in SHARED:
+        shared: Server = request.getfixturevalue(SHARED[request.param])
+        yield run_case(case, shared, prompts, whole)
+        return
+    with fleet.serving(request.param) as server:
         yield run_case(case, server, prompts, whole)
 
 

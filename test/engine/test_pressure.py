@@ -54,7 +54,7 @@ def left_after(server: Server, request: dict, rid: str, wait_s: float, by_reques
     return ids
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in (1, 2))])
 @pytest.mark.parametrize("by_request", [True, False], ids=["abort", "hang-up"])
 def test_clients_that_leave_at_random_moments(
     glance: Server, plain: Plain, prompts: list[dict], seed: int, by_request: bool
