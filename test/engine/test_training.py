@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,6 +37,7 @@ from sglang.glance.train.head import Head
 from sglang.glance.train.loss import Vocabulary, run
 from sglang.glance.train.target import Prompter, Target
 
+ROUNDING = 1e-4  # of a position's root mean square; 1e-5 was seen
 TAPS = (0, 1, 2, 3, 4)
 TINY = ("--layers", "1", "--block", "8", "--anchors", "6", "--held-out", "4", "--lr", "3e-3")
 
@@ -63,6 +64,15 @@ CASES = {
     "grey": ("Describe the image.", shapes(31, mode="L")),
     "text": ("What is the Total?", None),
 }
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """The servers compute beside: threads that wait for each other by spinning would starve."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +110,8 @@ def test_training_taps_what_the_engine_captures(
     states = target.states(inputs)[:-1]
     assert states.shape == one.states.shape
     assert one.states.square().mean().sqrt() > 1
-    torch.testing.assert_close(states, one.states, rtol=1e-3, atol=2e-3)
+    gap = (states - one.states).abs().amax(-1) / one.states.square().mean(-1).sqrt()
+    assert gap.max() < ROUNDING
     is_image = inputs["input_ids"][0][:-1] == target.prompter.image_id
     assert is_image.any() == (image is not None)
     row = target.tapped(one.prompt, image, one.answer, one.num_prompt)
@@ -136,8 +147,8 @@ def test_the_torch_head_is_the_served_head(
             logprobs = drafted(head, vocabulary, row, root)
             served = draft["logprobs"][0]
             got = logprobs.gather(-1, draft["ids"][0])
-            torch.testing.assert_close(got, served, rtol=1e-3, atol=2e-3)
-            torch.testing.assert_close(logprobs.topk(2).values, served, rtol=1e-3, atol=2e-3)
+            torch.testing.assert_close(got, served, rtol=1e-4, atol=2e-4)
+            torch.testing.assert_close(logprobs.topk(2).values, served, rtol=1e-4, atol=2e-4)
 
 
 @torch.no_grad()
@@ -182,7 +193,7 @@ def assert_serves(
 def test_a_toy_head_learns_and_serves(
     plain: Plain, tmp_path: Path, logs: Path, questions: list[dict]
 ) -> None:
-    data, out = write_prompts(tmp_path / "data", 48), tmp_path / "out"
+    data, out = write_prompts(tmp_path / "data", 36), tmp_path / "out"
     rows = answered(plain.server, data, tmp_path / "rows.jsonl")
     given = ["--model-path", str(READER), "--rows", str(rows), "--out", str(out), *TINY]
     assert main([*given, "--epochs", "20"]) == 0
