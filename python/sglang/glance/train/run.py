@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from sglang.glance.machine import describe
-from sglang.glance.server import serve
+from sglang.glance.server import compute_threads, serve
 from sglang.glance.train.blocks import Sampler
 from sglang.glance.train.card import Card, write_card
 from sglang.glance.train.check import Job, check, check_held_out, check_rows
@@ -43,6 +44,8 @@ def run(options: argparse.Namespace, console: Console) -> Path:
     vocab_size = config.get_text_config().vocab_size
     with console.status("checking rows and options"):
         job = check(options, config, prompter)
+    if job.device == "cpu":
+        torch.set_num_threads(int((compute_threads() | os.environ)["OMP_NUM_THREADS"]))
     num_rows = len(job.prompts) + len(job.rows)
     console.print(f"{num_rows} rows are in order; {job.device}, {job.dtype}")
     options.out.mkdir(parents=True, exist_ok=True)
