@@ -38,7 +38,7 @@ def check(options: argparse.Namespace, config: Any, prompter: Prompter) -> Job:
     if device == "cuda" and not torch.cuda.is_available():
         raise InputError("--device cuda: torch sees none here; install its driver, or use cpu")
     if importlib.util.find_spec("matplotlib") is None:
-        raise InputError("the loss curve needs matplotlib: pip install matplotlib")
+        raise InputError("the loss curve needs matplotlib: pip install 'sglang-glance[train]'")
     text = config.get_text_config()
     if options.context_length > text.max_position_embeddings:
         raise InputError(
