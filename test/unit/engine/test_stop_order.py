@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sglang.srt.managers.schedule_batch import Req
+from sglang.srt.managers.schedule_batch import FINISH_ABORT, Req
 from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.speculative.glance.engine.adjustments import stop_in_order, watch_ends_of_grammars
 
@@ -82,6 +82,30 @@ def test_a_run_ends_where_plain_decoding_ends(ids, cut, stops, limit):
 def test_the_earliest_stop_counts(ids, stops, kept):
     _, output = run_accepted(ids, [], stops, 8)
     assert output == ids[:kept]
+
+
+@given(
+    ids=st.lists(st.integers(0, 9), min_size=2, max_size=14),
+    first=st.integers(0, 14),
+    size=st.integers(1, 6),
+    stops=st.lists(st.text("abcdefghi", min_size=1, max_size=3), max_size=2),
+    limit=st.integers(1, 14),
+)
+def test_an_aborted_answer_is_the_start_of_plain_decodings(ids, first, size, stops, limit):
+    _, whole = run_plain(ids, stops, limit)
+    start = min(first, len(whole) - 1)  # not ended before the abort comes
+    req = request(stops, limit)
+    for token in ids[:start]:
+        req.output_ids.append(token)
+        stop_in_order(Req.update_finish_state, req, 1)
+    assert not req.finished()
+    req.to_finish = FINISH_ABORT("left")
+    run = ids[start : start + size]
+    req.output_ids.extend(run)
+    stop_in_order(Req.update_finish_state, req, len(run))
+    reason, output = ended(req)
+    assert reason["type"] == "abort"
+    assert output == whole[: start + size]
 
 
 class Grammar:

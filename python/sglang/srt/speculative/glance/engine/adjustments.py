@@ -77,6 +77,8 @@ def stop_in_order(original: Callable, req: Any, new_accepted_len: int = 1) -> No
     The host looks at the whole run at once, stop strings before EOS, and takes the first string of
     the request's list that occurs anywhere in it, even behind an earlier stop.
     """
+    if req.to_finish and new_accepted_len > 1 and not req.finished():
+        return _abort_in_a_run(original, req, new_accepted_len)
     params = req.sampling_params
     settled = req.finished() or req.to_finish
     if hasattr(req, "grammar_had_ended") and not settled:
@@ -94,6 +96,14 @@ def stop_in_order(original: Callable, req: Any, new_accepted_len: int = 1) -> No
     req.output_ids, req.grammar = run, grammar
     if req.finished() and req.finished_len is None:
         req.finished_len = end
+
+
+def _abort_in_a_run(original: Callable, req: Any, new_accepted_len: int) -> None:
+    """The host keeps the whole run of a request that is to end early, tokens behind its end of text
+    among them; plain decoding would never have written those."""
+    abort, req.to_finish = req.to_finish, None
+    stop_in_order(original, req, new_accepted_len)
+    req.finished_reason = abort
 
 
 def _stop_as_the_grammar_stood(original: Callable, req: Any, new_accepted_len: int) -> None:
