@@ -135,7 +135,9 @@ def _body(ask: Ask, **more: object) -> dict:
     params = {"temperature": 0, "max_new_tokens": 16, **ask.sampling}
     body = {"text": ask.request.get("text"), "sampling_params": params, **more}
     if ask.request.get("images"):
-        body["image_data"] = ask.request["images"]
+        pictures = ask.request["images"]
+        # With n above 1 a flat list of several pictures is refused: it is read as one a prompt.
+        body["image_data"] = [pictures] if len(pictures) > 1 else pictures
     return body | ask.request.get("extra", {})
 
 
