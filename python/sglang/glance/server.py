@@ -44,6 +44,14 @@ def compute_threads() -> dict[str, str]:
     return {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // 2))}
 
 
+def one_connection_each() -> requests.Session:
+    """A session that reuses no connection: the server closes an idle one after some seconds, and a
+    request sent at that moment is reset."""
+    session = requests.Session()
+    session.headers["Connection"] = "close"
+    return session
+
+
 @dataclass
 class Answer:
     """``first_s``, ``total_s``: from sending to the first and to the last token, as the client
@@ -67,7 +75,7 @@ class Server:
     url: str
     process: subprocess.Popen
     log: Path
-    session: requests.Session = field(default_factory=requests.Session)
+    session: requests.Session = field(default_factory=one_connection_each)
 
     def generate(self, request: dict, **sampling) -> Answer:
         with self._post(request, sampling, stream=False) as reply:
