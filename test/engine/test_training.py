@@ -59,6 +59,8 @@ class Seen(NamedTuple):
     drafts: list[dict[str, torch.Tensor]]
 
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 CASES = {
     "document": ("Read all lines.", form(1)),
     "scaled down": ("Read all lines.", form(2, (700, 500))),
@@ -69,15 +71,6 @@ CASES = {
     "grey": ("Describe the image.", shapes(31, mode="L")),
     "text": ("What is the Total?", None),
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """The servers compute beside: threads that wait for each other by spinning would starve."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,14 +11,7 @@ from sglang.glance.assets import READER
 from sglang.glance.reader import build, cli, data, loop
 from sglang.glance.tasks import make
 
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Two that wait for each other by spinning take many times as long on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +114,7 @@ def test_training_lowers_the_loss_and_goes_on_where_it_stopped(
     again = loop.Training(tmp_path, READER, 4, 1)
     ours, kept = (dict(each.model.named_parameters()) for each in (training, again))
     assert all(torch.equal(ours[name], kept[name]) for name in ours)
+    assert set(again.rates) == {loop.MATRIX_LR, loop.OTHER_LR}
     model, _ = build.loaded(tmp_path / "reader")
     saved = dict(model.named_parameters())
     for name in ours:

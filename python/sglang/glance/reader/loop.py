@@ -84,19 +84,18 @@ class Training:
         self.folder, self.steps, self.size = folder, steps, size
         self.path = folder / "checkpoint.pt"
         self.progress = Progress()
-        if self.path.exists():
-            self.model, self.processor = loaded(folder / "reader")
-            self._resume()
-        else:
-            self.model, self.processor = built(start)
-            self.optimizers = optimizers(self.model)
+        resumed = self.path.exists()
+        self.model, self.processor = loaded(folder / "reader") if resumed else built(start)
+        self.optimizers = optimizers(self.model)
+        # Before a checkpoint brings the rates of the step it was written at.
         self.rates = [group["lr"] for each in self.optimizers for group in each.param_groups]
+        if resumed:
+            self._resume()
 
     def _resume(self) -> None:
         """Float32 weights and optimizers as they were."""
         state = torch.load(self.path, weights_only=True)
         self.model.load_state_dict(state["model"])
-        self.optimizers = optimizers(self.model)
         for each, kept in zip(self.optimizers, state["optimizers"], strict=True):
             each.load_state_dict(kept)
         self.progress = Progress(**state["progress"])
