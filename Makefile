@@ -12,7 +12,7 @@ BIN := $(VENV)/bin
 # Compiling 50,000 files of bytecode at install takes longer than what is imported does, once: the
 # first import of a module keeps its bytecode.
 unexport PYTHONDONTWRITEBYTECODE
-PIP := PYTHONWARNINGS=ignore PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pip --disable-pip-version-check install --no-compile
+PIP := MAKEFLAGS= PYTHONWARNINGS=ignore PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m pip --disable-pip-version-check install --no-compile
 BUILD := --quiet --no-deps --no-build-isolation --editable
 STAMP := $(VENV)/.stamp
 KERNEL_SOURCES := $(wildcard sgl-kernel/*.py sgl-kernel/*.toml sgl-kernel/csrc/*)
