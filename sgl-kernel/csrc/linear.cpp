@@ -11,12 +11,22 @@
 #include <ATen/ops/linear.h>
 #include <c10/util/Unroll.h>
 
+#include <array>
+#include <type_traits>
+
 namespace sgl_kernel_cpu {
 namespace {
 
 // Rows whose float copies stay in the L2 cache while the weight streams by once.
 constexpr int64_t kRowBlock = 32;
-constexpr int64_t kColumnsPerTask = 16;
+// Columns that stay in the L1 cache, widened to floats, for all rows of a block.
+constexpr int64_t kPanel = 12;
+// Accumulators of a tile: all but a few of the 32 vector registers of AVX-512, the 16 of AVX2.
+#if defined(CPU_CAPABILITY_AVX512)
+constexpr int kTileRows = 6, kTileColumns = 4;
+#else
+constexpr int kTileRows = 4, kTileColumns = 3;
+#endif
 
 // The one place where row invariance may be given up: where AMX or AVX-512-bf16 exists, oneDNN is
 // several times faster on a prefill. Decoding and verifying stay below this many rows.
@@ -47,17 +57,50 @@ struct Problem {
   int64_t depth; // K
 };
 
-// Every loop over the accumulators is unrolled by force, to keep them in registers.
-template <typename T, int R, int C>
-void tile(const Problem<T>& p, int64_t row, int64_t column) {
+// The sums over lanes of C accumulators, each in the order of sum_lanes.
+template <int C>
+C10_ALWAYS_INLINE void sums_of(const std::array<Reg, C>& acc, float* sums) {
+  int done = 0;
+#if defined(CPU_CAPABILITY_AVX512)
+  // Halves, quarters and pairs of four accumulators are added in common vectors.
+#pragma GCC unroll 8
+  for (; done + 4 <= C; done += 4) {
+    const Reg a = acc[done], b = acc[done + 1], c = acc[done + 2], d = acc[done + 3];
+    const Reg ab = _mm512_add_ps(
+        _mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xEE));
+    const Reg cd = _mm512_add_ps(
+        _mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xEE));
+    Reg four = _mm512_add_ps(
+        _mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xDD));
+    four = _mm512_add_ps(four, _mm512_shuffle_ps(four, four, 0x4E));
+    four = _mm512_add_ps(four, _mm512_shuffle_ps(four, four, 0xB1));
+    const __m512i heads = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+    _mm_storeu_ps(sums + done, _mm512_castps512_ps128(_mm512_permutexvar_ps(heads, four)));
+  }
+#endif
+#pragma GCC unroll 8
+  for (; done < C; ++done) {
+    sums[done] = sum_lanes(Vec(acc[done]));
+  }
+}
+
+// Every loop over the accumulators is unrolled by force, to keep them in registers. `weight`: the
+// first of the C columns, T or widened. `ahead`: what is fetched meanwhile, a cache line a step.
+template <typename T, typename W, int R, int C>
+const char* tile(
+    const Problem<T>& p, const W* weight, int64_t ldw, int64_t row, int64_t column,
+    const char* ahead) {
   const float* x = p.x + row * p.ldx;
-  const T* w = p.weight + column * p.depth;
   Reg acc[R * C];
   c10::ForcedUnroll<R * C>{}([&](auto i) { acc[i] = Vec(0.f); });
   int64_t k = 0;
   for (; k + kLanes <= p.depth; k += kLanes) {
     Reg wk[C];
-    c10::ForcedUnroll<C>{}([&](auto c) { wk[c] = load(w + c * p.depth + k); });
+    if constexpr (R == kTileRows) {
+      __builtin_prefetch(ahead);
+      ahead += 64;
+    }
+    c10::ForcedUnroll<C>{}([&](auto c) { wk[c] = load(weight + c * ldw + k); });
     c10::ForcedUnroll<R>{}([&](auto r) {
       const Reg xk = load(x + r * p.ldx + k);
       c10::ForcedUnroll<C>{}([&](auto c) {
@@ -67,52 +110,90 @@ void tile(const Problem<T>& p, int64_t row, int64_t column) {
   }
   if (k < p.depth) {
     c10::ForcedUnroll<C>{}([&](auto c) {
-      const Reg wk = load_tail(w + c * p.depth + k, p.depth - k);
+      const Reg wk = load_tail(weight + c * ldw + k, p.depth - k);
       c10::ForcedUnroll<R>{}([&](auto r) {
         acc[r * C + c] = fmadd(load(x + r * p.ldx + k), wk, acc[r * C + c]);
       });
     });
   }
-  c10::ForcedUnroll<R * C>{}([&](auto i) {
-    constexpr int r = i / C, c = i % C;
-    const float bias = p.bias == nullptr ? 0.f : p.bias[column + c];
-    p.out[(row + r) * p.num_columns + column + c] = static_cast<T>(sum_lanes(Vec(acc[i])) + bias);
+  alignas(64) float sums[2 * kLanes]; // rounded together
+  static_assert(R * C <= 2 * kLanes);
+  c10::ForcedUnroll<R>{}([&](auto r) {
+    std::array<Reg, C> row_acc;
+    c10::ForcedUnroll<C>{}([&](auto c) { row_acc[c] = acc[r * C + c]; });
+    sums_of<C>(row_acc, sums + r * C);
+    if (p.bias != nullptr) {
+      c10::ForcedUnroll<C>{}([&](auto c) { sums[r * C + c] += p.bias[column + c]; });
+    }
   });
+  T rounded[2 * kLanes];
+  from_float(sums, rounded, 2 * kLanes);
+  c10::ForcedUnroll<R>{}([&](auto r) {
+    std::memcpy(p.out + (row + r) * p.num_columns + column, rounded + r * C, C * sizeof(T));
+  });
+  return ahead;
 }
 
 // R rows, all columns of [begin, end): C at a time, then one at a time.
-template <typename T, int R, int C>
-void strip(const Problem<T>& p, int64_t row, int64_t begin, int64_t end) {
+template <typename T, typename W, int R, int C>
+const char* strip(
+    const Problem<T>& p, const W* weight, int64_t ldw, int64_t row, int64_t begin, int64_t end,
+    const char* ahead = nullptr) {
   int64_t column = begin;
-  for (; column + C <= end; column += C) {
-    tile<T, R, C>(p, row, column);
+  for (; column + C <= end; column += C, weight += C * ldw) {
+    ahead = tile<T, W, R, C>(p, weight, ldw, row, column, ahead);
   }
-  for (; column < end; ++column) {
-    tile<T, R, 1>(p, row, column);
+  for (; column < end; ++column, weight += ldw) {
+    ahead = tile<T, W, R, 1>(p, weight, ldw, row, column, ahead);
+  }
+  return ahead;
+}
+
+// All rows, kTileRows at a time and then what is left, at the panel's columns [begin, end).
+template <typename T, typename W>
+void panel(
+    const Problem<T>& p, const W* weight, int64_t ldw, int64_t num_rows, int64_t begin,
+    int64_t end, const T* next) {
+  int64_t row = 0;
+  const char* ahead = reinterpret_cast<const char*>(next);
+  for (; row + kTileRows <= num_rows; row += kTileRows) {
+    ahead = strip<T, W, kTileRows, kTileColumns>(p, weight, ldw, row, begin, end, ahead);
+  }
+  for (; row + 2 <= num_rows; row += 2) {
+    strip<T, W, 2, kTileColumns>(p, weight, ldw, row, begin, end);
+  }
+  if (row < num_rows) {
+    strip<T, W, 1, kTileColumns>(p, weight, ldw, row, begin, end);
   }
 }
 
-// Twelve accumulators fill the sixteen vector registers of AVX2 best. With more than four rows a
-// few columns stay in the L1 cache for all of them; fewer rows read the weight once anyhow.
+// Few rows read the weight once anyhow; with more, a panel stays in the L1 cache for all of them.
 template <typename T>
 void columns(const Problem<T>& p, int64_t num_rows, int64_t begin, int64_t end) {
+  const T* weight = p.weight + begin * p.depth;
   switch (num_rows) {
     case 1:
-      return strip<T, 1, 8>(p, 0, begin, end);
+      strip<T, T, 1, 8>(p, weight, p.depth, 0, begin, end);
+      return;
     case 2:
-      return strip<T, 2, 6>(p, 0, begin, end);
+      strip<T, T, 2, 4>(p, weight, p.depth, 0, begin, end);
+      return;
     case 3:
-      return strip<T, 3, 4>(p, 0, begin, end);
+      strip<T, T, 3, 4>(p, weight, p.depth, 0, begin, end);
+      return;
   }
-  for (int64_t first = begin; first < end; first += 3) {
-    const int64_t last = std::min(end, first + 3);
-    int64_t row = 0;
-    for (; row + 4 <= num_rows; row += 4) {
-      strip<T, 4, 3>(p, row, first, last);
+  std::vector<float> wide(
+      std::is_same_v<T, float> || num_rows <= kTileRows ? 0 : kPanel * p.ldx);
+  for (int64_t first = begin; first < end; first += kPanel, weight += kPanel * p.depth) {
+    const int64_t last = std::min(end, first + kPanel);
+    if (wide.empty()) {
+      panel(p, weight, p.depth, num_rows, first, last, weight + kPanel * p.depth);
+      continue;
     }
-    for (; row < num_rows; ++row) {
-      strip<T, 1, 3>(p, row, first, last);
+    for (int64_t c = 0; c < last - first; ++c) {
+      to_float(weight + c * p.depth, wide.data() + c * p.ldx, p.depth);
     }
+    panel(p, wide.data(), p.ldx, num_rows, first, last, weight + kPanel * p.depth);
   }
 }
 
@@ -125,7 +206,7 @@ void multiply(
   std::vector<float> block(std::min(kRowBlock, x.count) * padded(depth));
   Problem<T> p{block.data(), padded(depth), weight.const_data_ptr<T>(), bias, nullptr,
                num_columns, depth};
-  const int64_t tasks = (num_columns + kColumnsPerTask - 1) / kColumnsPerTask;
+  const int64_t tasks = (num_columns + kPanel - 1) / kPanel;
   for (int64_t first = 0; first < x.count; first += kRowBlock) {
     const int64_t num_rows = std::min(kRowBlock, x.count - first);
     for (int64_t r = 0; r < num_rows; ++r) {
@@ -133,10 +214,8 @@ void multiply(
     }
     p.out = out.data_ptr<T>() + first * num_columns;
     at::parallel_for(
-        0, tasks, grain_of(kColumnsPerTask * depth * num_rows), [&](int64_t begin, int64_t end) {
-          columns(
-              p, num_rows, begin * kColumnsPerTask,
-              std::min(end * kColumnsPerTask, num_columns));
+        0, tasks, grain_of(kPanel * depth * num_rows), [&](int64_t begin, int64_t end) {
+          columns(p, num_rows, begin * kPanel, std::min(end * kPanel, num_columns));
         });
   }
 }

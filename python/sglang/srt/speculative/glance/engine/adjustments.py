@@ -6,6 +6,7 @@ head on a CPU (``cpu.py``) and the target's graph runner (``graphs.py``).
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -128,6 +129,12 @@ def watch_ends_of_grammars(reqs: Sequence[Any]) -> None:
             req.grammar_had_ended = req.grammar.is_terminated()
 
 
+def packs_weight(original: Callable, weight: torch.Tensor) -> bool:
+    """This project's `sgl_kernel` multiplies float32 too, a row the same in any batch."""
+    kernel = importlib.import_module("sgl_kernel")
+    return original(weight) or (weight.dtype == torch.float32 and hasattr(kernel, "USES_TWINS"))
+
+
 ADJUSTMENTS = (
     Adjustment(
         "sglang.srt.mem_cache.allocation.get_last_loc",
@@ -159,6 +166,13 @@ ADJUSTMENTS = (
         stop_in_order,
         "of several stops in one accepted run the host may take a later one",
         "upstream takes the earliest stop of a run",
+    ),
+    Adjustment(
+        "sglang.srt.layers.amx_utils.dtype_is_supported",
+        packs_weight,
+        "in float32 a CPU multiplies by torch's product, which copies the weight at every call and "
+        "sums a row otherwise in another batch",
+        "upstream packs float32 weights",
     ),
 )
 

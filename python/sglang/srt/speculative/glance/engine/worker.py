@@ -47,7 +47,7 @@ class GlanceWorker(DFlashWorkerV2):
         self.speculative_num_draft_tokens = self.config.budget
         self.context_kv = partial(commit.layerwise_kv, self.draft_model)
         if self.device == "cpu":
-            suit_head(self.draft_model, self.draft_model_runner.dtype)
+            suit_head(self.draft_model)
             if StackedContextKV.serves(self.draft_model):
                 self.context_kv = StackedContextKV(self.draft_model)
         self.rounds = RoundLog.from_env(self.device, self.config)
