@@ -56,7 +56,8 @@ format: $(STAMP)-dev  ## put the sources in ruff's format
 
 # Triton's interpreter stands in for a GPU; it must be chosen before any kernel is defined.
 test: setup $(STAMP)-dev  ## unit tests, then a real server on this machine
-	TRITON_INTERPRET=$(if $(filter cpu,$(DEVICE)),1,0) $(BIN)/python -m pytest test/unit $(ARGS)
+	TRITON_INTERPRET=$(if $(filter cpu,$(DEVICE)),1,0) OMP_NUM_THREADS=1 \
+	    $(BIN)/python -m pytest test/unit -n 2 --dist loadscope $(ARGS)
 	$(BIN)/python -m pytest test/engine -m "not slow" $(ARGS)
 
 test-slow: setup $(STAMP)-dev  ## the tests marked slow, and every shape of GLANCE on every prompt
