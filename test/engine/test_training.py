@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,14 +31,17 @@ from harness import (
 )
 from PIL import Image
 from probing import Probe
+from safetensors.torch import load_file
 from sglang.glance.server import stop
 from sglang.glance.train import main
 from sglang.glance.train.blocks import Sampler, TappedRow, collate
 from sglang.glance.train.data import Prompt, Row
+from sglang.glance.train.eagle3 import Eagle3Head
+from sglang.glance.train.eagle3 import correct_drafts as eagle3_drafts
 from sglang.glance.train.generate import generate
 from sglang.glance.train.head import Head
 from sglang.glance.train.loss import Vocabulary, run
-from sglang.glance.train.measure import chain_accept
+from sglang.glance.train.measure import chain_accept, correct_drafts
 from sglang.glance.train.taps import CacheKey, TapCache
 from sglang.glance.train.target import Prompter, Target
 
@@ -198,7 +202,8 @@ def offline(out: Path, target: Target, num_rows: int) -> float:
     head.load(out / "head")
     key = msgspec.json.decode((out / "taps" / "key.json").read_bytes(), type=CacheKey)
     rows = map(TapCache(out / "taps", num_rows, key), range(num_rows))
-    return chain_accept(head, target.vocabulary(torch.float32), rows).accept_len
+    drafts = partial(correct_drafts, head, target.vocabulary(torch.float32))
+    return chain_accept(drafts, rows).accept_len
 
 
 def test_a_toy_head_learns_and_serves(
@@ -215,6 +220,34 @@ def test_a_toy_head_learns_and_serves(
         accept_len = served(server, rows)
     assert accept_len > 1.5
     assert accept_len == pytest.approx(offline(out, target, 36), rel=0.02)
+
+
+@pytest.mark.slow
+def test_a_toy_eagle3_head_learns_and_serves(
+    plain: Plain, target: Target, tmp_path: Path, logs: Path
+) -> None:
+    """In upstream's EAGLE3, as a chain, with the accept length measured without a server."""
+    data, out = write_prompts(tmp_path / "data", 36), tmp_path / "out"
+    rows = answered(plain.server, data, tmp_path / "rows.jsonl")
+    given = ["--model-path", str(READER), "--rows", str(rows), "--out", str(out)]
+    given += ["--algorithm", "EAGLE3", "--block", "4", "--held-out", "4", "--lr", "3e-3"]
+    assert main([*given, "--epochs", "20"]) == 0
+    card = json.loads((out / "head" / "card.json").read_text())
+    loss = losses(out)
+    assert loss[-1] < 0.7 * loss[0]
+    flags = ["--speculative-algorithm", "EAGLE3", "--speculative-num-steps", "3"]
+    flags += ["--speculative-draft-model-path", str(out / "head"), "--speculative-eagle-topk", "1"]
+    flags += ["--speculative-num-draft-tokens", "4", "--dtype", "float32"]
+    with start(READER, logs / "toy-eagle3.log", *flags) as server:
+        accept_len = served(server, rows)
+    head = Eagle3Head(json.loads((out / "head" / "config.json").read_text()))
+    head.load_state_dict(load_file(out / "head" / "model.safetensors"))
+    key = msgspec.json.decode((out / "taps" / "key.json").read_bytes(), type=CacheKey)
+    tapped = map(TapCache(out / "taps", 36, key), range(36))
+    drafts = partial(eagle3_drafts, head, target.vocabulary(torch.float32))
+    assert card["held_out"]["accept_len"] > 1.2
+    assert accept_len > 1.5
+    assert accept_len == pytest.approx(chain_accept(drafts, tapped).accept_len, rel=0.02)
 
 
 def answered(server: Server, data: Path, out: Path) -> Path:

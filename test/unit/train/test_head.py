@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from sglang.glance.assets import HEAD
 from sglang.glance.train.blocks import Sampler, TappedRow, collate
-from sglang.glance.train.head import Head, rotate
+from sglang.glance.train.head import Head, rotate, round_to_bfloat16
 from sglang.glance.train.loss import Vocabulary, block_loss, run
-from sglang.glance.train.measure import accept_lens, chain_accept
+from sglang.glance.train.measure import accept_lens, chain_accept, correct_drafts
 from sglang.srt.speculative.glance.engine.checkpoint import check_weights, expected_shapes
 
 
@@ -33,7 +34,7 @@ def test_parameters_are_the_checkpoints() -> None:
 def test_saved_and_loaded_again(head: Head, tmp_path: Path) -> None:
     head.save(tmp_path, json.dumps(head.config))
     check_weights(tmp_path, head.config, 2)
-    head.round_to_bfloat16()
+    round_to_bfloat16(head)
     other = Head(head.config)
     other.load(tmp_path)
     for name, weight in head.state_dict().items():
@@ -143,7 +144,7 @@ def test_accept_length_equals_round_by_round_drafting(
             committed = (right.index(False) if False in right else len(right)) + 1
             committed = min(committed, len(row.ids) - 1 - root)
             tokens, rounds, root = tokens + committed, rounds + 1, root + committed
-    got = chain_accept(head, vocabulary, rows)
+    got = chain_accept(partial(correct_drafts, head, vocabulary), rows)
     assert (got.num_answers, got.num_tokens, got.num_rounds) == (3, tokens, rounds)
     assert got.accept_len > 1.3
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
+from safetensors.torch import load_file
 from sglang.glance.assets import PICTURES, READER
 from sglang.glance.server import Answer
 from sglang.glance.train import main
@@ -43,8 +44,10 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def command(rows: Path, tmp_path: Path) -> Callable[..., int]:
     def run(*more: str) -> int:
         given = ["--model-path", str(READER), "--rows", str(rows), "--out", str(tmp_path / "out")]
-        given += ["--layers", "1", "--block", "4", "--anchors", "4", "--held-out", "2"]
-        return main([*given, "--epochs", "2", "--batch-rows", "3", "--device", "cpu", *more])
+        given += ["--block", "4", "--held-out", "2", "--epochs", "2", "--batch-rows", "3"]
+        if "EAGLE3" not in more:
+            given += ["--layers", "1", "--anchors", "4"]
+        return main([*given, "--device", "cpu", *more])
 
     return run
 
@@ -65,6 +68,49 @@ def test_from_rows_to_a_head(command: Callable, tmp_path: Path) -> None:
     assert card["provenance"]["data"] in text
     assert "Accept length = (answer tokens - answers) / rounds" in text
     assert (head / "loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_eagle3_head_of_the_same_rows(command: Callable, tmp_path: Path) -> None:
+    assert command("--algorithm", "EAGLE3") == 0
+    head = tmp_path / "out" / "head"
+    config = json.loads((head / "config.json").read_text())
+    assert config["architectures"] == ["LlamaForCausalLMEagle3"]
+    assert config["eagle_config"]["eagle_aux_hidden_state_layer_ids"] == [1, 2, 4]
+    shapes = {name: w.shape for name, w in load_file(head / "model.safetensors").items()}
+    assert shapes["midlayer.self_attn.q_proj.weight"] == (256, 512)
+    assert shapes["lm_head.weight"] == (config["vocab_size"], 256)
+    assert "--speculative-algorithm EAGLE3" in (head / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--taps", "1,2"], "expected three ascending layers of 0 to 4"),
+        (["--taps", "1,2,5"], "expected three ascending layers of 0 to 4"),
+        (["--layers", "2"], "has one layer"),
+    ],
+)
+def test_an_eagle3_head_that_cannot_be(
+    command: Callable, capsys: pytest.CaptureFixture[str], more: list[str], said: str
+) -> None:
+    assert command("--algorithm", "EAGLE3", *more) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_states_without_the_picture(command: Callable, tmp_path: Path) -> None:
+    assert command("--text-only-states") == 0
+    blind = TapCache(tmp_path / "out" / "taps", 8, key_of(tmp_path / "out"))(0)
+    assert "not for serving" in (tmp_path / "out" / "head" / "README.md").read_text()
+    (tmp_path / "out").rename(tmp_path / "blind")
+    assert command() == 0
+    fused = TapCache(tmp_path / "out" / "taps", 8, key_of(tmp_path / "out"))(0)
+    assert torch.equal(blind.ids[blind.prompt_len :], fused.ids[fused.prompt_len :])
+    assert blind.prompt_len < fused.prompt_len - 50  # a picture is 60 tokens
+    assert not torch.equal(blind.taps[-1], fused.taps[-1])
+
+
+def key_of(out: Path) -> CacheKey:
+    return msgspec.json.decode((out / "taps" / "key.json").read_bytes(), type=CacheKey)
 
 
 def test_the_same_command_again_changes_nothing(command: Callable, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Trains the reader on the five tasks; run again, it goes on where it stopped."""
+"""Trains the reader on the five tasks and measures it; run again, training goes on."""
 
 from __future__ import annotations
 
@@ -21,14 +21,27 @@ def main(argv: Sequence[str]) -> int:
         "--minutes", type=float, default=1e9, help="stop after so long, to go on later"
     )
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument(
+        "--scores",
+        type=int,
+        metavar="N",
+        help="instead of training, ask FOLDER/reader about N held-out pictures a task",
+    )
     args = parser.parse_args(argv)
     if not (args.init / "config.json").exists():
         parser.error(f"--init: got {args.init}, which holds no config.json; expected a reader")
+    if args.scores:
+        from rich.console import Console
+
+        from .measure import measure, show
+
+        show(measure(args.folder / "reader", args.folder / "scores", args.scores), Console())
+        return 0
     from .loop import Progress, Training
 
     torch.set_num_threads(args.threads)
     args.folder.mkdir(parents=True, exist_ok=True)
-    training = Training(args.folder, args.init, args.steps, args.batch)
+    training = Training(args.folder, args.init, args.steps, args.batch, compile=True)
 
     def tell(progress: Progress) -> None:
         if progress.step % 20 == 0:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, linear
 from transformers import Qwen3VLForConditionalGeneration
 
 from ..train.muon import Muon
@@ -77,10 +77,26 @@ def answer_loss(model: Qwen3VLForConditionalGeneration, batch: Batch) -> torch.T
     return cross_entropy(logits, batch.labels[:, 1:][told])
 
 
-class Training:
-    """A run in a folder: ``checkpoint.pt`` to go on from, ``reader/`` as it is served."""
+def compiled(model: Qwen3VLForConditionalGeneration) -> None:
+    """The same forward pass, faster: layers compiled, the patch filter as the product that it is
+    (its stride is its size, and a convolution's backward pass is slow)."""
+    filters = model.model.visual.patch_embed
+    filters.forward = lambda patches: linear(
+        patches, filters.proj.weight.flatten(1), filters.proj.bias
+    )
+    for layer in model.model.language_model.layers:
+        layer.compile(dynamic=True)
+    for block in model.model.visual.blocks:
+        block.mlp.compile(dynamic=True)
 
-    def __init__(self, folder: Path, start: Path, steps: int, size: int) -> None:
+
+class Training:
+    """A run in a folder: ``checkpoint.pt`` to go on from, ``reader/`` as it is served. Products are
+    in bfloat16 where the processor has AMX, which makes them faster; weights are in float32."""
+
+    def __init__(
+        self, folder: Path, start: Path, steps: int, size: int, compile: bool = False
+    ) -> None:
         self.folder, self.steps, self.size = folder, steps, size
         self.path = folder / "checkpoint.pt"
         self.progress = Progress()
@@ -91,6 +107,9 @@ class Training:
         self.rates = [group["lr"] for each in self.optimizers for group in each.param_groups]
         if resumed:
             self._resume()
+        if compile:
+            compiled(self.model)
+        self.bf16 = torch.cpu._is_amx_tile_supported()
 
     def _resume(self) -> None:
         """Float32 weights and optimizers as they were."""
@@ -117,12 +136,13 @@ class Training:
         groups = [group for each in self.optimizers for group in each.param_groups]
         for group, full in zip(groups, self.rates, strict=True):
             group["lr"] = full * factor
-        loss = answer_loss(self.model, batch)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
-        for each in self.optimizers:
-            each.step()
-            each.zero_grad(set_to_none=True)
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
+            loss = answer_loss(self.model, batch)
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
+            for each in self.optimizers:
+                each.step()
+                each.zero_grad(set_to_none=True)
         return loss.item()
 
     def run(self, every_s: float, minutes: float, tell: Callable[[Progress], None]) -> None:

@@ -27,12 +27,21 @@ AFTER = (
     "Measured on the bfloat16 weights of this folder; the tree that a server verifies "
     "commits more a round."
 )
-TEXT = """# GLANCE head for {target}
+ABOUT = {
+    "GLANCE": "A block-diffusion draft head in DFlash's checkpoint format; embedding and LM head "
+    "are the target's.",
+    "EAGLE3": "A one-layer draft head, a token a pass, trained on its own states; the embedding is "
+    "the target's, the LM head began as a copy of it.",
+}
+TEXT_ONLY = (
+    " An ablation, not for serving: it learnt from, and was measured on, states of the "
+    "prompt without its picture."
+)
+TEXT = """# {algorithm} head for {target}
 
-A block-diffusion draft head of {parameters:,} parameters in DFlash's checkpoint format, trained by
-`python -m sglang.glance train` for this target only. Embedding and LM head are the target's.
+{about} {parameters:,} parameters, trained by `python -m sglang.glance train` for this target only.
 
-    python -m sglang.launch_server --model-path {target} --speculative-algorithm GLANCE \\
+    python -m sglang.launch_server --model-path {target} --speculative-algorithm {algorithm} \\
         --speculative-draft-model-path HEAD
 
 | measured | |
@@ -73,7 +82,10 @@ def write_card(folder: Path, card: Card, log: Sequence[Entry]) -> None:
 def readme(card: Card, last: Entry) -> str:
     plan, made, held = card.plan, card.provenance, card.held_out
     recipe = {k: v for k, v in plan.recipe.items() if k != "head" and v not in ("", None)}
+    algorithm = plan.recipe["algorithm"]
     return TEXT.format(
+        algorithm=algorithm,
+        about=ABOUT[algorithm] + TEXT_ONLY * plan.recipe["text_only_states"],
         target=card.target,
         parameters=card.num_parameters,
         accept_len=held.accept_len,

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from sglang.glance.train import eagle3
 from sglang.glance.train.data import InputError, Prompt, Row, each, picture, read
 from sglang.glance.train.objective import default_taps, head_config, mask_token
 from sglang.glance.train.target import Prompter
 from sglang.srt.speculative.glance.config import HeadConfigError, parse_head
 from sglang.srt.speculative.glance.engine.checkpoint import check_weights
 
-DEFAULT_BLOCK, DEFAULT_LAYERS = 16, 5
+DEFAULT_BLOCK, DEFAULT_LAYERS, DEFAULT_CHAIN = 16, 5, 9
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -45,8 +46,7 @@ def check(options: argparse.Namespace, config: Any, prompter: Prompter) -> Job:
             f"--context-length: got {options.context_length}, the target ends at "
             f"{text.max_position_embeddings}"
         )
-    head = _initial(options, text) if options.init else _new(options, text, prompter.tokenizer)
-    _parse(head, text, "--init" if options.init else "--taps")
+    head = _head(options, text, prompter.tokenizer)
     prompts, rows = [], []
     if options.rows:
         rows = check_rows(options.rows, options, prompter, text.vocab_size)
@@ -130,6 +130,31 @@ def _check_numbers(options: argparse.Namespace) -> None:
         got = getattr(options, name)
         if not 0 < got < float("inf"):
             raise InputError(f"--{name}: got {got}, expected a number above 0")
+
+
+def _head(options: argparse.Namespace, text: Any, tokenizer: Any) -> dict[str, Any]:
+    """The config of the head to be trained."""
+    if options.algorithm == "EAGLE3":
+        return _eagle3(options, text)
+    head = _initial(options, text) if options.init else _new(options, text, tokenizer)
+    _parse(head, text, "--init" if options.init else "--taps")
+    return head
+
+
+def _eagle3(options: argparse.Namespace, text: Any) -> dict[str, Any]:
+    if given := [f"--{name}" for name in ("init", "layers") if getattr(options, name)]:
+        raise InputError(f"{', '.join(given)}: an EAGLE3 head starts anew and has one layer")
+    most = text.num_hidden_layers - 2
+    if most < eagle3.NUM_TAPS - 1:
+        raise InputError(
+            f"--algorithm EAGLE3: the target has {text.num_hidden_layers} layers, expected at "
+            "least 4"
+        )
+    taps = options.taps or eagle3.default_taps(text.num_hidden_layers)
+    right = len(set(taps)) == eagle3.NUM_TAPS and all(0 <= tap <= most for tap in taps)
+    if not right or taps != sorted(taps):
+        raise InputError(f"--taps: got {taps}, expected three ascending layers of 0 to {most}")
+    return eagle3.head_config(text, taps, (options.block or DEFAULT_CHAIN) - 1)
 
 
 def _new(options: argparse.Namespace, text: Any, tokenizer: Any) -> dict[str, Any]:

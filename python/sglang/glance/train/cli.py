@@ -47,13 +47,26 @@ def parser() -> argparse.ArgumentParser:
         help="most tokens of prompt and answer (%(default)s)",
     )
     add = out.add_argument_group("head").add_argument
+    add(
+        "--algorithm",
+        choices=("GLANCE", "EAGLE3"),
+        default="GLANCE",
+        help="the kind of head (%(default)s); EAGLE3 is the baseline: one layer, a token a pass, "
+        "trained on its own states",
+    )
     add("--init", type=Path, help="start from this DFlash-format head, its block, layers and taps")
-    add("--block", type=int, help="drafted places a round, root included (16)")
-    add("--layers", type=int, help="layers of the head (5)")
+    add("--block", type=int, help="drafted places a round, root included (16; EAGLE3: 9)")
+    add("--layers", type=int, help="layers of a GLANCE head (5)")
     add(
         "--taps",
         type=lambda text: [int(part) for part in text.split(",")],
         help="target layers the head reads, as 1,9,17 (five spread over the target)",
+    )
+    add(
+        "--text-only-states",
+        action="store_true",
+        help="an ablation: the head learns from states of the prompt without its picture; its "
+        "accept length is measured so, and it is not for serving",
     )
     add = out.add_argument_group("training").add_argument
     add("--epochs", type=float, default=6, help="passes over the rows (%(default)s)")

@@ -133,16 +133,8 @@ class Head(nn.Module):
             x = layer(x, context, turns, mask[:, None])
         return self.norm(x)
 
-    @torch.no_grad()
     def initialise(self, seed: int) -> None:
-        """Matrices of unit gain; those that write to the residual stream share one unit."""
-        generator = torch.Generator().manual_seed(seed)
-        shrink = (2 * len(self.layers)) ** -0.5
-        for name, weight in self.named_parameters():
-            if weight.dim() == 2:
-                noise = torch.randn(weight.shape, generator=generator) * weight.shape[1] ** -0.5
-                out = name.endswith(("o_proj.weight", "down_proj.weight"))
-                weight.copy_(noise * shrink if out else noise)
+        initialise(self, len(self.layers), seed)
 
     def load(self, folder: Path) -> None:
         """The weights of a checkpoint whose files were checked (``engine/checkpoint.py``)."""
@@ -153,16 +145,33 @@ class Head(nn.Module):
         self.load_state_dict({name: found[name] for name in wanted})
 
     def save(self, folder: Path, config_text: str) -> None:
-        """``config.json`` and bfloat16 ``model.safetensors``."""
-        folder.mkdir(parents=True, exist_ok=True)
-        weights = {name: w.detach().cpu().bfloat16() for name, w in self.state_dict().items()}
-        path = folder / "model.safetensors"
-        save_file(weights, path, metadata={"format": "pt"})
-        path.chmod(0o644)  # it is written for its owner alone, and a server may be another user's
-        (folder / "config.json").write_text(config_text)
+        save_checkpoint(self, folder, config_text)
 
-    @torch.no_grad()
-    def round_to_bfloat16(self) -> None:
-        """What a checkpoint keeps of the weights."""
-        for weight in self.parameters():
-            weight.copy_(weight.bfloat16())
+
+@torch.no_grad()
+def initialise(head: nn.Module, num_layers: int, seed: int) -> None:
+    """Matrices of unit gain; those that write to the residual stream share one unit."""
+    generator = torch.Generator().manual_seed(seed)
+    shrink = (2 * num_layers) ** -0.5
+    for name, weight in head.named_parameters():
+        if weight.dim() == 2:
+            noise = torch.randn(weight.shape, generator=generator) * weight.shape[1] ** -0.5
+            out = name.endswith(("o_proj.weight", "down_proj.weight"))
+            weight.copy_(noise * shrink if out else noise)
+
+
+def save_checkpoint(head: nn.Module, folder: Path, config_text: str) -> None:
+    """``config.json`` and bfloat16 ``model.safetensors``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {name: w.detach().cpu().bfloat16() for name, w in head.state_dict().items()}
+    path = folder / "model.safetensors"
+    save_file(weights, path, metadata={"format": "pt"})
+    path.chmod(0o644)  # it is written for its owner alone, and a server may be another user's
+    (folder / "config.json").write_text(config_text)
+
+
+@torch.no_grad()
+def round_to_bfloat16(head: nn.Module) -> None:
+    """What a checkpoint keeps of the weights."""
+    for weight in head.parameters():
+        weight.copy_(weight.bfloat16())

@@ -9,6 +9,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -24,18 +25,18 @@ from rich.progress import (
 )
 from sglang.glance.machine import describe
 from sglang.glance.server import compute_threads, serve
-from sglang.glance.train.blocks import Sampler
 from sglang.glance.train.card import Card, write_card
 from sglang.glance.train.check import Job, check, check_held_out, check_rows
 from sglang.glance.train.data import InputError, Row, data_hash, picture
 from sglang.glance.train.generate import generate, missing, server_flags
-from sglang.glance.train.head import Head
+from sglang.glance.train.head import round_to_bfloat16
+from sglang.glance.train.kinds import KINDS, RECIPE
 from sglang.glance.train.loop import Entry, Plan, Trainer
 from sglang.glance.train.loss import Vocabulary
 from sglang.glance.train.measure import Accepted, chain_accept
-from sglang.glance.train.objective import BlockObjective
 from sglang.glance.train.taps import CacheKey, Tap, TapCache
 from sglang.glance.train.target import Prompter, Target, read_config
+from torch import nn
 
 
 def run(options: argparse.Namespace, console: Console) -> Path:
@@ -55,7 +56,8 @@ def run(options: argparse.Namespace, console: Console) -> Path:
         console.print(f"{num_rows - len(rows)} answers have a single token: they are left out")
         check_held_out(options, len(rows))
     digest = data_hash(rows_path.parent, rows)
-    taps = job.config["dflash_config"]["target_layer_ids"]
+    kind = KINDS[options.algorithm]
+    taps = kind.taps(job.config)
     target = Target(options.model_path, prompter, taps, job.device, getattr(torch, job.dtype))
     vocabulary = target.vocabulary(getattr(torch, job.dtype))
     source = states(options, job, target, rows, rows_path.parent, digest, console)
@@ -63,8 +65,8 @@ def run(options: argparse.Namespace, console: Console) -> Path:
         del target
     held, kept = split(len(rows), options.held_out, options.seed)
     head, trainer, log = train(options, job, vocabulary, source, held, kept, digest, console)
-    head.round_to_bfloat16()
-    held_out = chain_accept(head, vocabulary, map(source, held))
+    round_to_bfloat16(head)
+    held_out = chain_accept(partial(kind.drafts, head, vocabulary), map(source, held))
     return export(options, job, head, trainer.plan, log, held_out, digest, console)
 
 
@@ -107,15 +109,18 @@ def states(
 
     def tap(index: int):
         row = rows[index]
+        if options.text_only_states:
+            return target.tapped(row.prompt, None, row.ids, None)
         image = None if row.image is None else picture(folder, row.image)
         return target.tapped(row.prompt, image, row.ids, row.num_prompt)
 
     if options.no_cache:
         return tap
-    taps = job.config["dflash_config"]["target_layer_ids"]
+    taps = target.taps
     num_tokens = sum(row.num_prompt + len(row.ids) - 1 for row in rows)
     needed = num_tokens * len(taps) * job.config["hidden_size"] * 2
-    key = CacheKey(str(options.model_path.resolve()), job.dtype, tuple(taps), digest)
+    shown = f"{options.model_path.resolve()}{', no pictures' if options.text_only_states else ''}"
+    key = CacheKey(shown, job.dtype, taps, digest)
     cache = TapCache(options.out / "taps", len(rows), key)
     if not cache.num_missing:
         return cache
@@ -146,14 +151,12 @@ def train(
     kept: list[int],
     digest: str,
     console: Console,
-) -> tuple[Head, Trainer, list[Entry]]:
-    head = Head(job.config)
-    head.initialise(options.seed)
-    if options.init:
-        head.load(options.init)
-    head.to(job.device)
-    names = ("anchors", "decay", "past_block")
-    recipe = {name: getattr(options, name) for name in names}
+) -> tuple[nn.Module, Trainer, list[Entry]]:
+    kind = KINDS[options.algorithm]
+    head = kind.head(options, job.config, vocabulary).to(job.device)
+    recipe = {"algorithm": options.algorithm, "text_only_states": options.text_only_states}
+    if options.algorithm == "GLANCE":
+        recipe |= {name: getattr(options, name) for name in RECIPE}
     plan = Plan(
         recipe={**recipe, "head": json.dumps(job.config), "init": str(options.init or "")},
         rows_hash=digest,
@@ -166,14 +169,13 @@ def train(
         bf16=job.dtype == "bfloat16",
         save_every=options.save_every,
     )
-    dflash = job.config["dflash_config"]
-    sampler = Sampler(dflash["block_size"], dflash["mask_token_id"], **recipe)
-    objective = BlockObjective(head, vocabulary, sampler)
+    objective = kind.objective(head, vocabulary, options)
+    drafts = partial(kind.drafts, head, vocabulary)
     trainer = Trainer(objective, lambda index: source(kept[index]), plan, options.out)
     with bar(console, "training", plan.steps - trainer.step, "loss") as advance:
         log = trainer.run(
             lambda entry: advance(1, f"{entry.loss:.3f}"),
-            lambda: chain_accept(head, vocabulary, map(source, held)).accept_len,
+            lambda: chain_accept(drafts, map(source, held)).accept_len,
         )
     return head, trainer, log
 
@@ -181,7 +183,7 @@ def train(
 def export(
     options: argparse.Namespace,
     job: Job,
-    head: Head,
+    head: nn.Module,
     plan: Plan,
     log: list[Entry],
     held_out: Accepted,
@@ -201,7 +203,8 @@ def export(
     console.print(
         f"{out}: accept length {held_out.accept_len:.2f} on {held_out.num_answers} held-out "
         f"answers (chain). Serve it:\n  python -m sglang.launch_server --model-path "
-        f"{options.model_path} --speculative-algorithm GLANCE --speculative-draft-model-path {out}"
+        f"{options.model_path} --speculative-algorithm {options.algorithm} "
+        f"--speculative-draft-model-path {out}"
     )
     return out
 

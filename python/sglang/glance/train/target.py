@@ -93,7 +93,7 @@ class Target:
     @torch.inference_mode()
     def states(self, inputs: dict) -> torch.Tensor:
         """``[L, K * H]``: the inputs of the layers after the tapped ones (of the last: the final
-        norm's).
+        norm's; of -1: the first layer's, which are the embeddings).
 
         SGLang captures there. transformers' ``hidden_states`` hold a layer's output before
         DeepStack's addition, which is another tensor at image positions.
@@ -120,18 +120,20 @@ class Target:
         return torch.cat([kept[tap] for tap in self.taps], dim=-1)
 
     def tapped(
-        self, prompt: str, image: Image.Image | None, answer: Sequence[int], num_prompt: int
+        self, prompt: str, image: Image.Image | None, answer: Sequence[int], num_prompt: int | None
     ) -> TappedRow:
-        """``num_prompt``: the prompt's tokens as the engine counted them."""
+        """``num_prompt``: the prompt's tokens as the engine counted them; None where it was asked
+        otherwise."""
         inputs = self.prompter.inputs(prompt, image, answer)
         ids = inputs["input_ids"][0]
-        if len(ids) - len(answer) != num_prompt:
+        counted = len(ids) - len(answer)
+        if num_prompt not in (counted, None):
             raise ValueError(
-                f"the prompt has {len(ids) - len(answer)} tokens here and {num_prompt} in the "
+                f"the prompt has {counted} tokens here and {num_prompt} in the "
                 "engine: the rows were made with another processor or target; make them again"
             )
         taps = self.states(inputs)[:-1].bfloat16().cpu()
-        return TappedRow(ids, num_prompt, taps)
+        return TappedRow(ids, counted, taps)
 
     def vocabulary(self, dtype: torch.dtype) -> Vocabulary:
         """Copies, so that the model can go."""

@@ -1,0 +1,99 @@
+"""What a reader reads: right values and entropy of its own greedy answers, a row a task."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import torch
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from sglang.srt.speculative.glance.core.law import entropy
+
+from ..server import serve
+from ..tasks import TASKS
+from ..tasks.cli import Line, write
+from ..tasks.score import right
+from ..train.data import Prompt, Row, picture, read
+from ..train.generate import generate, missing, server_flags
+from ..train.target import Prompter, Target
+
+CONTEXT, MAX_NEW_TOKENS = 2048, 160
+
+
+class Score(msgspec.Struct, frozen=True):
+    """``num_right``: answers that hold all their values, in order. ``entropy``: mean over
+    generated tokens of the next-token distribution's entropy in nats. ``tokens``: mean length."""
+
+    task: str
+    num_answers: int
+    num_right: int
+    entropy: float
+    tokens: float
+
+    @property
+    def accuracy(self) -> float:
+        return self.num_right / self.num_answers
+
+
+def measure(reader: Path, folder: Path, count: int) -> list[Score]:
+    """``count`` held-out pictures a task, asked greedily through a float32 server; pictures,
+    ``rows.jsonl`` and ``scores.json`` stay in ``folder``."""
+    data = write(folder, "heldout", count)
+    prompter, rows = Prompter(reader), folder / "rows.jsonl"
+    rows.unlink(missing_ok=True)
+    prompts = missing(read(data, Prompt), data, rows)
+    flags = server_flags("cpu", CONTEXT)
+    log = folder / "server.log"
+    with serve(reader, log, "--dtype", "float32", device_flags=flags) as server:
+        ask = prompter.text
+        generate(server, prompts, data, rows, ask, "cpu", MAX_NEW_TOKENS, lambda _: None)
+    answers = [row for _, row in read(rows, Row)]
+    lines = [line for _, line in read(data, Line)]
+    entropies = own_entropies(reader, prompter, folder, answers)
+    found = [score(task, lines, answers, entropies) for task in TASKS]
+    (folder / "scores.json").write_bytes(msgspec.json.format(msgspec.json.encode(found)) + b"\n")
+    return found
+
+
+def own_entropies(
+    reader: Path, prompter: Prompter, folder: Path, answers: Sequence[Row]
+) -> list[torch.Tensor]:
+    """For each answer, the entropy before each of its tokens, ``[len(ids)] float32``, by stock
+    transformers in float32 over prompt, picture and answer."""
+    target = Target(reader, prompter, (), "cpu", torch.float32)
+    found = []
+    with torch.inference_mode():
+        for row in track(answers, description="entropies"):
+            inputs = prompter.inputs(row.prompt, picture(folder, row.image), row.ids)
+            logits = target.model(**inputs, logits_to_keep=len(row.ids) + 1).logits
+            found.append(entropy(logits[0, :-1]))
+    return found
+
+
+def score(
+    task: str, lines: Sequence[Line], answers: Sequence[Row], entropies: Sequence[torch.Tensor]
+) -> Score:
+    chosen = [number for number, line in enumerate(lines) if line.task == task]
+    return Score(
+        task,
+        len(chosen),
+        sum(right(task, answers[n].text, lines[n].values) for n in chosen),
+        torch.cat([entropies[n] for n in chosen]).mean().item(),
+        sum(len(answers[n].ids) for n in chosen) / len(chosen),
+    )
+
+
+def show(scores: Sequence[Score], console: Console) -> None:
+    table = Table("task", "answers", "all values right", "entropy, nats/token", "tokens")
+    for each in scores:
+        table.add_row(
+            each.task,
+            str(each.num_answers),
+            f"{each.accuracy:.1%}",
+            f"{each.entropy:.3f}",
+            f"{each.tokens:.1f}",
+        )
+    console.print(table)
