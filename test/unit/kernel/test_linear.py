@@ -35,6 +35,14 @@ def test_linear_equals_its_twin(rows, columns, depth, dtype):
         torch.testing.assert_close(got, twin, atol=3e-2, rtol=3e-2)
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_long_prefill(dtype):
+    """Above 1024 rows bfloat16 goes through oneDNN where the processor has units for it."""
+    x, weight, bias = problem(1100, 48, 256, dtype)
+    for b in (bias, None):
+        close(ops.weight_packed_linear(x, weight, b, True), x, weight, b)
+
+
 def test_linear_reads_rows_that_lie_apart():
     x, weight, _ = problem(5, 48, 64, torch.bfloat16)
     wide = torch.zeros(5, 200, dtype=x.dtype)
