@@ -213,8 +213,9 @@ void multiply(
       to_float(from + (first + r) * x.stride, block.data() + r * p.ldx, depth);
     }
     p.out = out.data_ptr<T>() + first * num_columns;
+    // Two grains at least: a single row's product is one task, even where it is just above a grain.
     at::parallel_for(
-        0, tasks, grain_of(kPanel * depth * num_rows), [&](int64_t begin, int64_t end) {
+        0, tasks, 2 * grain_of(kPanel * depth * num_rows), [&](int64_t begin, int64_t end) {
           columns(p, num_rows, begin * kPanel, std::min(end * kPanel, num_columns));
         });
   }
