@@ -136,8 +136,8 @@ def _body(ask: Ask, **more: object) -> dict:
     body = {"text": ask.request.get("text"), "sampling_params": params, **more}
     if ask.request.get("images"):
         pictures = ask.request["images"]
-        # With n above 1 a flat list of several pictures is refused: it is read as one a prompt.
-        body["image_data"] = [pictures] if len(pictures) > 1 else pictures
+        # With n above 1, and only then, a list is read as a prompt's pictures each.
+        body["image_data"] = [pictures] if params.get("n", 1) > 1 else pictures
     return body | ask.request.get("extra", {})
 
 
