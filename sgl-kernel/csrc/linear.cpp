@@ -29,9 +29,10 @@ constexpr int kTileRows = 4, kTileColumns = 3;
 #endif
 
 // The one place where row invariance may be given up: where AMX or AVX-512-bf16 exists, oneDNN is
-// several times faster on a prefill. Decoding and verifying stay below this many rows.
+// several times faster on a long prefill. A batch that decodes or verifies has fewer rows: SGLang's
+// default of 48 requests at 64 nodes each is 3,072.
 bool through_onednn(int64_t num_rows, const at::Tensor& weight) {
-  constexpr int64_t kMinRows = 1024;
+  constexpr int64_t kMinRows = 4096;
   if (num_rows < kMinRows || weight.scalar_type() != at::kBFloat16) {
     return false;
   }
@@ -116,7 +117,7 @@ const char* tile(
       });
     });
   }
-  alignas(64) float sums[2 * kLanes]; // rounded together
+  alignas(64) float sums[2 * kLanes] = {}; // rounded together
   static_assert(R * C <= 2 * kLanes);
   c10::ForcedUnroll<R>{}([&](auto r) {
     std::array<Reg, C> row_acc;
@@ -213,7 +214,7 @@ void multiply(
       to_float(from + (first + r) * x.stride, block.data() + r * p.ldx, depth);
     }
     p.out = out.data_ptr<T>() + first * num_columns;
-    // Two grains at least: a single row's product is one task, even where it is just above a grain.
+    // Two grains at least: just above one grain, a second thread costs more than it saves.
     at::parallel_for(
         0, tasks, 2 * grain_of(kPanel * depth * num_rows), [&](int64_t begin, int64_t end) {
           columns(p, num_rows, begin * kPanel, std::min(end * kPanel, num_columns));
@@ -224,8 +225,9 @@ void multiply(
 at::Tensor linear(
     const char* op, const at::Tensor& x, const at::Tensor& weight, const OptionalTensor& bias) {
   TORCH_CHECK(
-      x.dim() == 2 && weight.dim() == 2 && x.size(1) == weight.size(1), op,
-      ": expected x [T, K] and weight [N, K], got ", x.sizes(), " and ", weight.sizes());
+      x.dim() == 2 && weight.dim() == 2 && x.size(1) == weight.size(1) && x.size(1) > 0, op,
+      ": expected x [T, K] and weight [N, K] with K above 0, got ", x.sizes(), " and ",
+      weight.sizes());
   CHECK_SAME_DTYPE(op, x, weight);
   TORCH_CHECK(weight.is_contiguous(), op, ": expected a contiguous weight, got strides ",
               weight.strides());

@@ -37,8 +37,8 @@ def test_linear_equals_its_twin(rows, columns, depth, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_long_prefill(dtype):
-    """Above 1024 rows bfloat16 goes through oneDNN where the processor has units for it."""
-    x, weight, bias = problem(1100, 48, 256, dtype)
+    """From 4096 rows on bfloat16 goes through oneDNN where the processor has units for it."""
+    x, weight, bias = problem(4100, 48, 256, dtype)
     for b in (bias, None):
         close(ops.weight_packed_linear(x, weight, b, True), x, weight, b)
 
@@ -63,6 +63,15 @@ def test_a_row_does_not_depend_on_its_company(columns, depth, dtype):
         for rows in (2, 3, 5, 6, 7, 8, 12, 32, 33, 70):
             got = ops.weight_packed_linear(x[:rows], weight, bias, True)
             assert torch.equal(got, alone[:rows]), f"{rows} rows on {threads} threads"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_nor_does_it_in_the_largest_batch_that_verifies(dtype):
+    """48 requests, SGLang's default, of 64 nodes."""
+    x, weight, bias = problem(48 * 64, 64, 128, dtype)
+    got = ops.weight_packed_linear(x, weight, bias, True)
+    for rows in (slice(0, 1), slice(1500, 1532), slice(3071, 3072)):
+        assert torch.equal(got[rows], ops.weight_packed_linear(x[rows], weight, bias, True))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

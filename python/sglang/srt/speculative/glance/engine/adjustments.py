@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from sglang.srt.layers.logits_processor import should_apply_lm_head_quant_method
 from sglang.srt.speculative.glance.engine.refusals import (
     cannot_be_sampled,
     ends_the_server,
@@ -129,10 +130,34 @@ def watch_ends_of_grammars(reqs: Sequence[Any]) -> None:
             req.grammar_had_ended = req.grammar.is_terminated()
 
 
+def our_product_takes(weight: torch.Tensor) -> bool:
+    """Whether this project's `sgl_kernel` is here: it multiplies float32 and bfloat16, a row the
+    same in any batch. SGLang's own has no float32, and reads another layout."""
+    right = weight.device.type == "cpu" and weight.dtype in (torch.float32, torch.bfloat16)
+    return right and hasattr(importlib.import_module("sgl_kernel"), "USES_TWINS")
+
+
 def packs_weight(original: Callable, weight: torch.Tensor) -> bool:
-    """This project's `sgl_kernel` multiplies float32 too, a row the same in any batch."""
-    kernel = importlib.import_module("sgl_kernel")
-    return original(weight) or (weight.dtype == torch.float32 and hasattr(kernel, "USES_TWINS"))
+    return original(weight) or our_product_takes(weight)
+
+
+def lm_head_by_rows(
+    original: Callable, processor: Any, hidden_states: torch.Tensor, lm_head: Any, *more, **keys
+) -> torch.Tensor:
+    """``hidden_states [n, H]`` -> logits ``[n, V]``: the product that picks the tokens."""
+    weight = getattr(lm_head, "weight", None)
+    plain = (
+        weight is not None
+        and weight.dim() == 2
+        and weight.is_contiguous()
+        and not processor.use_fp32_lm_head
+        and not hasattr(lm_head, "set_lora")
+        and not should_apply_lm_head_quant_method(lm_head, getattr(lm_head, "quant_method", None))
+    )
+    if not plain or not our_product_takes(weight):
+        return original(processor, hidden_states, lm_head, *more, **keys)
+    rows = hidden_states.to(weight.dtype)
+    return torch.ops.sgl_kernel.weight_packed_linear(rows, weight, None, True)
 
 
 ADJUSTMENTS = (
@@ -173,6 +198,13 @@ ADJUSTMENTS = (
         "in float32 a CPU multiplies by torch's product, which copies the weight at every call and "
         "sums a row otherwise in another batch",
         "upstream packs float32 weights",
+    ),
+    Adjustment(
+        "sglang.srt.layers.logits_processor.LogitsProcessor._compute_lm_head",
+        lm_head_by_rows,
+        "on a CPU the LM head in float32, and a tied one in bfloat16, is torch's product, in which "
+        "a token's logits depend on the batch",
+        "upstream packs every LM head",
     ),
 )
 

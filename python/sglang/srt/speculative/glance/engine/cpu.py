@@ -14,7 +14,8 @@ def suit_head(draft_model: Any) -> None:
     for layer in draft_model.layers:
         layer.self_attn.use_table_qk_norm_rope = False
     fc = draft_model.fc
-    fc.forward = lambda x: torch.ops.sgl_kernel.weight_packed_linear(x, fc.weight, None, True)
+    if fc.weight.dtype in (torch.float32, torch.bfloat16):
+        fc.forward = lambda x: torch.ops.sgl_kernel.weight_packed_linear(x, fc.weight, None, True)
 
 
 class StackedContextKV:

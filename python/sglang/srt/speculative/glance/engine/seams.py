@@ -141,6 +141,10 @@ SURFACE: dict[str, tuple[str, ...] | None] = {
     f"{_SRT}.model_executor.forward_batch_info:ForwardBatch": None,
     f"{_SRT}.model_executor.forward_batch_info:ForwardMode.TARGET_VERIFY": None,
     f"{_SRT}.model_executor.forward_batch_info:CaptureHiddenMode.FULL": None,
+    f"{_SRT}.layers.logits_processor:should_apply_lm_head_quant_method": (
+        "lm_head",
+        "quant_method",
+    ),
     f"{_SRT}.layers.logits_processor:LogitsProcessor._compute_lm_head": (
         "hidden_states",
         "lm_head",
