@@ -54,7 +54,8 @@ def glance(logs: Path, round_log: Path) -> Iterator[Server]:
 @pytest.fixture(scope="session")
 def chain(logs: Path) -> Iterator[Server]:
     """One candidate an offset: the tree is a chain."""
-    with start(READER, logs / "chain.log", *glance_flags(topk=1)) as server:
+    flags = (*glance_flags(topk=1), "--enable-custom-logit-processor")
+    with start(READER, logs / "chain.log", *flags) as server:
         yield server
 
 

@@ -57,6 +57,18 @@ REFUSED = frozenset(
 )
 
 
+# SGLang fails at these before it reads a request's parts, or in its grammar backend.
+FAILED = frozenset(
+    {
+        "type-sampling_params-list",
+        "field-rid-list",
+        "body-chat-list",
+        "grammar-schema-endless-ref",
+        "grammar-ebnf-endless",
+    }
+)
+
+
 class Outcome(NamedTuple):
     status: int
     reason: str  # of a refusal
@@ -104,7 +116,7 @@ def answers(text: str, random: bool) -> list:
 def test_there_are_enough() -> None:
     assert len(CASES) >= 200
     assert len({case.name for case in CASES}) == len(CASES)
-    assert {case.name for case in CASES} >= FATAL | REFUSED
+    assert {case.name for case in CASES} >= FATAL | REFUSED | FAILED
 
 
 @pytest.fixture(scope="module")
@@ -131,8 +143,11 @@ def test_refused_or_answered_as_plainly(
     # Named above first: plain decoding would not survive it.
     assert not any(said in got.reason for said in GUARDED), got
     expected = sent(plain.server, case)
-    # A 5xx is SGLang's own, before any token is decoded: it answers plain decoding's client too.
+    if expected.status >= 500 and case.name not in FAILED:
+        assert got.status == 400 and "cannot be read" in got.reason, got
+        return
     assert got.status == expected.status, (got, expected)
+    assert got.status < 500 or case.name in FAILED
     assert got.answers == expected.answers
     assert got.status == 200 or got.reason
 

@@ -49,6 +49,8 @@ CASES = {
     "wrong-head-budget15": Case({"budget": 15}, head="wrong"),
     "block8-budget17": Case({"block": 8, "budget": 17, "topk": 4}, num_prompts=18),
     "budget2": Case({"budget": 2}, num_prompts=6, slow=True),
+    "budget33": Case({"budget": 33}, num_prompts=12, slow=True),
+    "budget63": Case({"budget": 63}, num_prompts=12, slow=True),
     "budget65-page16-chunk48": Case({"budget": 65, "page": 16, "chunk": 48}, slow=True),
 }
 

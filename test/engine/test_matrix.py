@@ -17,6 +17,7 @@ import pytest
 import requests as http
 from builders.sampled import ask as ask_for
 from harness import Answer, Plain, Server, assert_identical, chat
+from sglang.srt.sampling.custom_logit_processor import DisallowedTokensLogitsProcessor
 
 DOC = Path(__file__).parents[2] / "docs" / "losslessness.md"
 BEGIN, END = "<!-- matrix: test/engine/test_matrix.py -->", "<!-- end -->"
@@ -63,6 +64,11 @@ FEATURES = {
     "max_new_tokens": Feature({"max_new_tokens": 9}),
     "n = 2": Feature({"n": 2}),
     "streaming": Feature(streamed=True),
+    "custom logit processor": Feature(
+        {"custom_params": {"token_ids": [13, 306]}},
+        {"custom_logit_processor": DisallowedTokensLogitsProcessor.to_str()},
+    ),
+    "return_hidden_states": Feature({}, {"return_hidden_states": True}),
 }
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 
 import pytest
 from sglang.srt.sampling.custom_logit_processor import DisallowedTokensLogitsProcessor
 from sglang.srt.sampling.sampling_params import SamplingParams
+from sglang.srt.speculative.glance.engine.adjustments import unreadable_is_refused
 from sglang.srt.speculative.glance.engine.refusals import (
     ends_the_server,
     logprobs_out_of_range,
@@ -84,3 +86,28 @@ def test_logprobs_out_of_range(obj: SimpleNamespace, reason: str) -> None:
 @pytest.mark.parametrize("obj", [asked(), asked(start=0, top=512, ids=[0, 511]), asked(top=None)])
 def test_logprobs_in_range(obj: SimpleNamespace) -> None:
     assert logprobs_out_of_range(obj, 512) is None
+
+
+@pytest.mark.parametrize("error", [TypeError("a list"), FileNotFoundError("x.png"), IndexError(1)])
+def test_what_cannot_be_read_is_refused(error: Exception) -> None:
+    """With GLANCE; a plain server answers as it does, and refusals keep their words."""
+
+    async def reads(manager: object, obj: object) -> str:
+        if isinstance(obj, Exception):
+            raise obj
+        return "tokens"
+
+    def read(algorithm: str | None, obj: object) -> str:
+        args = SimpleNamespace(speculative_algorithm=algorithm)
+        manager = SimpleNamespace(server_args=args)
+        return asyncio.run(unreadable_is_refused(reads, manager, obj))
+
+    assert read("GLANCE", "request") == "tokens"
+    with pytest.raises(ValueError, match=f"cannot be read: {type(error).__name__}: "):
+        read("GLANCE", error)
+    with pytest.raises(type(error)):
+        read(None, error)
+    with pytest.raises(ValueError, match="^too long$"):
+        read("GLANCE", ValueError("too long"))
+    with pytest.raises(MemoryError):
+        read("GLANCE", MemoryError())

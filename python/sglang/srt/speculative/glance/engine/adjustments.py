@@ -7,10 +7,12 @@ head on a CPU (``cpu.py``) and the target's graph runner (``graphs.py``).
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from PIL import Image
 from sglang.srt.layers.logits_processor import should_apply_lm_head_quant_method
 from sglang.srt.speculative.glance.engine.refusals import (
     cannot_be_sampled,
@@ -71,6 +73,31 @@ def refuse_at_the_door(original: Callable, manager: Any, obj: Any, input_ids: An
         reason = logprobs_out_of_range(obj, manager.model_config.vocab_size)
         if reason is not None:
             raise ValueError(reason)
+
+
+# What a picture, an address or a field that cannot be read raises.
+UNREADABLE = (
+    TypeError,
+    LookupError,
+    AttributeError,
+    OSError,
+    re.error,
+    Image.DecompressionBombError,
+)
+
+
+async def unreadable_is_refused(original: Callable, manager: Any, obj: Any) -> Any:
+    """Raises ValueError, which becomes HTTP 400 with its message, for what the host would answer
+    with a bare HTTP 500."""
+    try:
+        return await original(manager, obj)
+    except UNREADABLE as error:
+        if isinstance(error, ValueError) or manager.server_args.speculative_algorithm != "GLANCE":
+            raise
+        raise ValueError(
+            f"the request cannot be read: {type(error).__name__}: {error}; expected prompts, "
+            "pictures and parameters as SGLang documents them"
+        ) from error
 
 
 def stop_in_order(original: Callable, req: Any, new_accepted_len: int = 1) -> None:
@@ -185,6 +212,12 @@ ADJUSTMENTS = (
         refuse_at_the_door,
         "log-probabilities asked for out of range end the scheduler",
         "upstream refuses them",
+    ),
+    Adjustment(
+        "sglang.srt.managers.tokenizer_manager.TokenizerManager._tokenize_one_request",
+        unreadable_is_refused,
+        "pictures and fields that cannot be read are answered with HTTP 500 and no reason",
+        "upstream answers HTTP 400",
     ),
     Adjustment(
         "sglang.srt.managers.schedule_batch.Req.update_finish_state",

@@ -220,6 +220,7 @@ SURFACE: dict[str, tuple[str, ...] | None] = {
     f"{_SRT}.managers.utils:GenerationBatchResult": None,
     f"{_SRT}.managers.schedule_batch:Req.update_finish_state": ("new_accepted_len",),
     f"{_SRT}.sampling.custom_logit_processor:CustomLogitProcessor": None,
+    f"{_SRT}.managers.tokenizer_manager:TokenizerManager._tokenize_one_request": ("obj",),
     f"{_SRT}.managers.tokenizer_manager:TokenizerManager._validate_one_request": (
         "obj",
         "input_ids",
