@@ -1,7 +1,8 @@
 """Log-probabilities: an entry a token, plain decoding's values, whichever branch a token came from.
 
 Prompts are prefilled in chunks of other sizes, and layers that SGLang does not pack sum in another
-order for a tree's rows than for one. Logits of the shipped reader lie within +-40; 5e-5 is a dozen roundings there.
+order for a tree's rows than for one. Logits of the shipped reader lie within +-40; 5e-5 is a dozen
+roundings there.
 """
 
 from __future__ import annotations
