@@ -57,10 +57,11 @@ format: $(STAMP)-dev  ## put the sources in ruff's format
 # Triton's interpreter stands in for a GPU; it must be chosen before any kernel is defined.
 test: setup $(STAMP)-dev  ## unit tests, then a real server on this machine
 	TRITON_INTERPRET=$(if $(filter cpu,$(DEVICE)),1,0) OMP_NUM_THREADS=1 \
-	    $(BIN)/python -m pytest test/unit -n 2 --dist loadscope $(ARGS)
+	    $(BIN)/python -m pytest test/unit -m "not slow" -n 2 --dist loadscope $(ARGS)
 	$(BIN)/python -m pytest test/engine -m "not slow" $(ARGS)
 
 test-slow: setup $(STAMP)-dev  ## the tests marked slow, and every shape of GLANCE on every prompt
+	$(BIN)/python -m pytest test/unit -m slow $(ARGS)
 	$(BIN)/python -m pytest test/engine -m slow --whole $(ARGS)
 	$(BIN)/python -m pytest test/engine/test_lossless.py test/engine/test_bf16.py \
 	    test/engine/test_qwen25vl.py -m "not slow" --whole $(ARGS)

@@ -69,6 +69,25 @@ def test_stop_token_at_every_place(
     assert len(offsets) >= 8
 
 
+@pytest.mark.slow
+def test_stop_token_at_every_offset_of_a_block(
+    questions: list[dict], glance: Server, plain: Plain, rounds: Rounds
+) -> None:
+    """In all documents and charts: runs of up to the block's 15 drafts and the bonus."""
+    offsets = set()
+    for question in questions:
+        if question["task"] not in ("document", "chart"):
+            continue
+        ids = plain.answer(question).ids
+        for place in first_uses(ids):
+            stop = {"stop_token_ids": [ids[place]]}
+            answer = glance.generate(question, **stop)
+            assert_identical([answer], [plain.answer(question, **stop)])
+            if answer.rounds:
+                offsets.add(offset_of_end(answer, rounds.new()))
+    assert set(range(1, BLOCK)) <= offsets
+
+
 def test_stop_string_at_every_place(
     document: dict, whole: Answer, glance: Server, plain: Plain
 ) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import runpy
+import shutil
 import subprocess
+import sys
 import sysconfig
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -45,3 +47,24 @@ def test_the_ops_compile(capability: str, monkeypatch: pytest.MonkeyPatch) -> No
         found = list(pool.map(errors, made.sources))
     assert len(found) >= 5
     assert not any(found), "\n".join(found)[-3000:]
+
+
+@pytest.mark.slow
+def test_the_ops_are_right_without_avx512(tmp_path: Path) -> None:
+    """Built and run with the vector set of a processor that has neither AVX-512 nor AMX."""
+    if torch.backends.cpu.get_cpu_capability() != "AVX512":
+        return  # this processor's own build is that one, and every other test here runs it
+    copy = tmp_path / "sgl-kernel"
+    shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("build", "*.so", "__pycache__"))
+    env = os.environ | {"ATEN_CPU_CAPABILITY": "avx2", "PYTHONPATH": str(copy)}
+    build = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
+    subprocess.run(build, cwd=copy, env=env, check=True)
+    assert list((copy / "sgl_kernel").glob("_C_avx2.*.so"))
+    which = "import sys, sgl_kernel; print(sgl_kernel.__file__, *sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", which], env=env, capture_output=True, text=True, check=True
+    )
+    assert str(copy) in loaded.stdout and "sgl_kernel._C_avx2" in loaded.stdout
+    tests = [sys.executable, "-m", "pytest", "-q", "-m", "not slow", str(Path(__file__).parent)]
+    tests += [f"--deselect={__file__}", "--ignore", str(Path(__file__).parent / "test_platform.py")]
+    assert subprocess.run(tests, env=env).returncode == 0
