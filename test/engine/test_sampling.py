@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,21 @@ def test_pictures_follow_the_target(glance: Server, plain: Plain, prompts: list[
     request = next(r for r in prompts if r.get("images") and "Describe" in r["text"])
     known = contexts(plain.server, request, TEMPERATURE.top_k)
     follows(glance, request, known, TEMPERATURE, num=750)
+
+
+@pytest.mark.slow
+def test_text_and_pictures_together_follow_the_target(
+    served: Server, plain: Plain, prompts: list[dict], text: dict, known: dict
+) -> None:
+    picture = next(r for r in prompts if r.get("images") and "Describe" in r["text"])
+    seen = contexts(plain.server, picture, TEMPERATURE.top_k)
+    with ThreadPoolExecutor(2) as pool:
+        draws = [
+            pool.submit(follows, served, asked, truth, TEMPERATURE, 600)
+            for asked, truth in ((text, known), (picture, seen))
+        ]
+        for drawn in draws:
+            drawn.result()
 
 
 @pytest.mark.slow
