@@ -107,7 +107,7 @@ def test_chat_with_a_picture(served: Server, plain: Plain, questions: list[dict]
         assert said == whole["choices"][0]["message"]["content"]
         ends = [choice["finish_reason"] for choice in choices if choice["finish_reason"]]
         assert ends == [whole["choices"][0]["finish_reason"]]
-        # Of at most three here: a round that ends before the last one's part was sent shares its part.
+        # Of three at most here: what waits to be sent together is sent as one.
         assert len([choice for choice in choices if choice["delta"].get("content")]) > 1
         assert_usage([part["usage"] for part in parts if part.get("usage")], whole["usage"])
 
