@@ -15,14 +15,9 @@ HIDDEN, VOCAB, PASSES = 16, 40, 4
 
 
 @pytest.fixture
-def head() -> Eagle3Head:
+def head(config: dict) -> Eagle3Head:
     config = {
-        "hidden_size": HIDDEN,
-        "intermediate_size": 24,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-        "rms_norm_eps": 1e-6,
+        **config,
         "rope_parameters": {"rope_theta": 10000.0},
         "draft_vocab_size": VOCAB,
         "num_passes": PASSES,

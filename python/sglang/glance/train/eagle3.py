@@ -16,7 +16,16 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F
 from sglang.glance.train.blocks import TappedRow
-from sglang.glance.train.head import MLP, RMSNorm, Rotary, initialise, rotate, save_checkpoint
+from sglang.glance.train.head import (
+    MLP,
+    Projections,
+    RMSNorm,
+    Rotary,
+    initialise,
+    layer_sizes,
+    rotate,
+    save_checkpoint,
+)
 from sglang.glance.train.loss import Loss, Vocabulary, chunks, cross_entropy
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -41,17 +50,11 @@ class ChainBatch(NamedTuple):
         return ChainBatch(*(tensor.to(device, non_blocking=True) for tensor in self))
 
 
-class Attention(nn.Module):
+class Attention(Projections):
     """Over twice the hidden size, with no norm of queries and keys."""
 
     def __init__(self, config: Mapping[str, Any]) -> None:
-        super().__init__()
-        hidden, self.size = config["hidden_size"], config["head_dim"]
-        self.heads, self.kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
-        self.q_proj = nn.Linear(2 * hidden, self.heads * self.size, bias=False)
-        self.k_proj = nn.Linear(2 * hidden, self.kv_heads * self.size, bias=False)
-        self.v_proj = nn.Linear(2 * hidden, self.kv_heads * self.size, bias=False)
-        self.o_proj = nn.Linear(self.heads * self.size, hidden, bias=False)
+        super().__init__(config, 2 * config["hidden_size"])
 
     def forward(self, x: Tensor, turn: tuple, past: list[tuple[Tensor, Tensor]]) -> Tensor:
         """Pass ``k = len(past)`` over all places, ``x [R, T, 2 H]``. Place i sees the first pass up
@@ -74,9 +77,6 @@ class Attention(nn.Module):
         for m, (_, values) in enumerate(own):
             out = out + weights[..., length + m, None] * values
         return self.o_proj(out.transpose(1, 2).flatten(2))
-
-    def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (-1, self.size)).transpose(1, 2)
 
 
 def behind(x: Tensor, distance: int, dim: int) -> Tensor:
@@ -208,20 +208,13 @@ def default_taps(num_layers: int) -> list[int]:
 def head_config(text: Any, taps: Sequence[int], passes: int) -> dict[str, Any]:
     """``config.json`` of a new head with the sizes of the target's layers, ``num_passes`` apart,
     which says how many passes it was trained for. Plain token indices, as in a GLANCE head."""
-    hidden, heads = text.hidden_size, text.num_attention_heads
     return {
         "architectures": ["LlamaForCausalLMEagle3"],
         "model_type": "llama",
         "num_passes": passes,
         "eagle_config": {"eagle_aux_hidden_state_layer_ids": list(taps)},
         "num_hidden_layers": 1,
-        "hidden_size": hidden,
-        "intermediate_size": text.intermediate_size,
-        "num_attention_heads": heads,
-        "num_key_value_heads": text.num_key_value_heads,
-        "head_dim": getattr(text, "head_dim", None) or hidden // heads,
-        "hidden_act": "silu",
-        "rms_norm_eps": text.rms_norm_eps,
+        **layer_sizes(text),
         "rope_parameters": {
             "rope_type": "default",
             "rope_theta": float(text.rope_parameters["rope_theta"]),

@@ -45,15 +45,40 @@ def rotate(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
 
 
-class Attention(nn.Module):
-    def __init__(self, config: Mapping[str, Any]) -> None:
+def layer_sizes(text: Any) -> dict[str, Any]:
+    """The part of a head's ``config.json`` that has the sizes of the target's layers. ``text``: the
+    target's text config of transformers."""
+    hidden, heads = text.hidden_size, text.num_attention_heads
+    return {
+        "hidden_size": hidden,
+        "intermediate_size": text.intermediate_size,
+        "num_attention_heads": heads,
+        "num_key_value_heads": text.num_key_value_heads,
+        "head_dim": getattr(text, "head_dim", None) or hidden // heads,
+        "hidden_act": "silu",
+        "rms_norm_eps": text.rms_norm_eps,
+    }
+
+
+class Projections(nn.Module):
+    """Queries, keys and values of ``width`` channels in heads, and the way back."""
+
+    def __init__(self, config: Mapping[str, Any], width: int) -> None:
         super().__init__()
         hidden, self.size = config["hidden_size"], config["head_dim"]
         self.heads, self.kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
-        self.q_proj = nn.Linear(hidden, self.heads * self.size, bias=False)
-        self.k_proj = nn.Linear(hidden, self.kv_heads * self.size, bias=False)
-        self.v_proj = nn.Linear(hidden, self.kv_heads * self.size, bias=False)
+        self.q_proj = nn.Linear(width, self.heads * self.size, bias=False)
+        self.k_proj = nn.Linear(width, self.kv_heads * self.size, bias=False)
+        self.v_proj = nn.Linear(width, self.kv_heads * self.size, bias=False)
         self.o_proj = nn.Linear(self.heads * self.size, hidden, bias=False)
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (-1, self.size)).transpose(1, 2)
+
+
+class Attention(Projections):
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__(config, config["hidden_size"])
         self.q_norm = RMSNorm(self.size, config["rms_norm_eps"])
         self.k_norm = RMSNorm(self.size, config["rms_norm_eps"])
 
@@ -72,9 +97,6 @@ class Attention(nn.Module):
         k, v = (t.to(v.dtype).repeat_interleave(repeat, dim=1) for t in (k, v))
         out = F.scaled_dot_product_attention(q.to(v.dtype), k, v, attn_mask=mask)
         return self.o_proj(out.transpose(1, 2).flatten(2))
-
-    def _split(self, x: Tensor) -> Tensor:
-        return x.unflatten(-1, (-1, self.size)).transpose(1, 2)
 
 
 class MLP(nn.Module):

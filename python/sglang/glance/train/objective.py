@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from sglang.glance.train.blocks import Batch, Sampler, TappedRow, collate
-from sglang.glance.train.head import Head
+from sglang.glance.train.head import Head, layer_sizes
 from sglang.glance.train.loss import Loss, Vocabulary, block_loss
 
 MOST_TAPS = 5
@@ -42,7 +42,6 @@ def head_config(
     ``text``: the target's text config of transformers. ``mask``: token and id. Its rotary block is
     not copied: a target's three axes mean nothing to a head on plain token indices.
     """
-    hidden, heads = text.hidden_size, text.num_attention_heads
     return {
         "architectures": ["DFlashDraftModel"],
         "model_type": "qwen3",
@@ -56,13 +55,7 @@ def head_config(
         },
         "num_target_layers": text.num_hidden_layers,
         "num_hidden_layers": num_layers,
-        "hidden_size": hidden,
-        "intermediate_size": text.intermediate_size,
-        "num_attention_heads": heads,
-        "num_key_value_heads": text.num_key_value_heads,
-        "head_dim": getattr(text, "head_dim", None) or hidden // heads,
-        "hidden_act": "silu",
-        "rms_norm_eps": text.rms_norm_eps,
+        **layer_sizes(text),
         "attention_bias": False,
         "attention_dropout": 0.0,
         "rope_theta": float(text.rope_parameters["rope_theta"]),
