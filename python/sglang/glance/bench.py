@@ -1,4 +1,4 @@
-"""``python -m sglang.glance bench``: GLANCE against plain decoding and two baselines, one run.
+"""``python -m sglang.glance bench``: GLANCE against plain decoding and its baselines, one run.
 
 Every arm is a real server; a dtype's servers run side by side and idle ones sleep. Each question
 goes to the arms one after the other, in an order that rotates, so that a slow moment of the machine
@@ -24,6 +24,7 @@ from sglang.glance.assets import HEAD, PICTURES, READER
 from sglang.glance.figures import GLANCE, PHASES, PLAIN, Row, Run, load, save
 from sglang.glance.machine import describe
 from sglang.glance.report import show
+from sglang.glance.served import write_served
 from sglang.glance.server import (
     START_TIMEOUT_S,
     Answer,
@@ -39,17 +40,30 @@ ROUND_LOG_ENV = "SGLANG_GLANCE_ROUND_LOG"
 COLD = {"SGLANG_VLM_CACHE_SIZE_MB": "0"}
 
 
-def arms(head: Path, chosen: Sequence[str] | None = None) -> dict[str, list[str]]:
-    """Server flags of each arm, plain decoding first. ``chosen``: only these, and plain."""
+def arms(
+    head: Path, eagle3_head: Path | None = None, budgets: Sequence[int] = ()
+) -> dict[str, list[str]]:
+    """Server flags of each arm, plain decoding first. ``budgets``: more trees, a ``glance-N`` for
+    each N tokens verified."""
     glance = ["--speculative-algorithm", "GLANCE", "--speculative-draft-model-path", str(head)]
-    ngram = ["--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "8"]
+    size = "--speculative-num-draft-tokens"
     every = {
         PLAIN: [],
         GLANCE: glance,
         "chain": [*glance, "--speculative-eagle-topk", "1"],
-        "ngram": ngram,
+        **{f"{GLANCE}-{budget}": [*glance, size, str(budget)] for budget in budgets},
+        "ngram": ["--speculative-algorithm", "NGRAM", size, "8"],
     }
-    return {k: v for k, v in every.items() if chosen is None or k == PLAIN or k in chosen}
+    if eagle3_head:
+        head_path = ["--speculative-draft-model-path", str(eagle3_head)]
+        eagle3 = ["--speculative-algorithm", "EAGLE3", *head_path, size, "32"]
+        eagle3 += ["--speculative-eagle-topk", "8", "--speculative-num-steps"]
+        every |= {
+            "eagle3": [*eagle3, "8"],
+            "eagle3-3": [*eagle3, "3"],
+            "ngram-32": ["--speculative-algorithm", "NGRAM", size, "32"],
+        }
+    return every
 
 
 @dataclass
@@ -98,7 +112,12 @@ def running(
 
 
 def measure(
-    up: Sequence[Arm], prompts: Sequence[dict], dtype: str, batch: int, repeats: int
+    up: Sequence[Arm],
+    prompts: Sequence[dict],
+    dtype: str,
+    batch: int,
+    repeats: int,
+    max_new_tokens: int = 64,
 ) -> Iterator[Row]:
     """Rows of every arm; at batch 1 the arms alternate prompt by prompt, else pass by pass."""
     groups = [[i] for i in range(len(prompts))] if batch == 1 else [list(range(len(prompts)))]
@@ -108,7 +127,7 @@ def measure(
         for number, group in enumerate(groups):
             turn = (repeat + number) % len(up)
             for arm in [*up[turn:], *up[:turn]]:
-                yield from _ask(arm, prompts, group, dtype, batch, repeat, number)
+                yield from _ask(arm, prompts, group, dtype, batch, repeat, number, max_new_tokens)
 
 
 def _ask(
@@ -119,15 +138,20 @@ def _ask(
     batch: int,
     repeat: int,
     number: int,
+    max_new_tokens: int,
 ) -> Iterator[Row]:
     """Ask one group of prompts, ``batch`` at a time."""
     arm.new_rounds()
+
+    def ask(index: int) -> Answer:
+        return arm.server.timed(prompts[index], max_new_tokens=max_new_tokens)
+
     started = time.perf_counter()
     if batch == 1:
-        answers = [arm.server.timed(prompts[i]) for i in group]
+        answers = [ask(index) for index in group]
     else:
         with ThreadPoolExecutor(batch) as pool:
-            answers = list(pool.map(lambda i: arm.server.timed(prompts[i]), group))
+            answers = list(pool.map(ask, group))
     group_s = answers[0].total_s if batch == 1 else time.perf_counter() - started
     laps = arm.new_rounds() if batch == 1 else []
     for index, answer in zip(group, answers, strict=True):
@@ -186,16 +210,29 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dtype", nargs="+", default=["float32", "bfloat16"])
     parser.add_argument("--batch", nargs="+", type=int, default=[1], help="requests at a time")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--arms", nargs="+", choices=list(arms(HEAD)), help="default: all")
+    parser.add_argument(
+        "--eagle3-head-path", type=Path, help="arms eagle3 (8 passes), eagle3-3, ngram-32 too"
+    )
+    parser.add_argument(
+        "--budgets", nargs="+", type=int, default=[], help="arms glance-N too: trees of N tokens"
+    )
+    parser.add_argument("--arms", nargs="+", help="default: all")
+    parser.add_argument(
+        "--requests", type=Path, default=PICTURES, help="folder with prompts.jsonl and pictures"
+    )
+    parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--out", type=Path, help="folder to keep run.json and rows.jsonl in")
+    parser.add_argument(
+        "--card", type=Path, metavar="HEAD", help="write the accept lengths into this head's card"
+    )
     parser.add_argument("--show", type=Path, metavar="DIR", help="only print a kept run's tables")
     return parser
 
 
 def run(options: argparse.Namespace, console: Console) -> tuple[Run, list[Row]]:
-    chosen = arms(options.head_path, options.arms)
-    provenance = describe([options.model_path, options.head_path, PICTURES])
-    prompts = picture_prompts(PICTURES)
+    heads = [head for head in (options.head_path, options.eagle3_head_path) if head]
+    provenance = describe([options.model_path, *heads, options.requests])
+    chosen, prompts = options.arms, picture_prompts(options.requests)
     rows: list[Row] = []
     boot_s: dict[str, float] = {}
     passes = len(options.batch) * options.repeats * len(chosen) * len(prompts)
@@ -218,7 +255,10 @@ def run(options: argparse.Namespace, console: Console) -> tuple[Run, list[Row]]:
                 for arm in up:
                     warm_up(arm, prompts, max(options.batch))
                 for batch in options.batch:
-                    for row in measure(up, prompts, dtype, batch, options.repeats):
+                    asked = measure(
+                        up, prompts, dtype, batch, options.repeats, options.max_new_tokens
+                    )
+                    for row in asked:
                         rows.append(row)
                         progress.advance(bar)
                 progress.update(bar, description=f"{dtype}: stopping")
@@ -227,7 +267,15 @@ def run(options: argparse.Namespace, console: Console) -> tuple[Run, list[Row]]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    options = _parser().parse_args(argv)
+    parser = _parser()
+    options = parser.parse_args(argv)
+    every = arms(options.head_path, eagle3_head=options.eagle3_head_path, budgets=options.budgets)
+    if options.card and not (options.card / "card.json").exists():
+        parser.error(f"--card: got {options.card}, which holds no card.json; expected a head's")
+    unknown = sorted(set(options.arms or ()) - set(every))
+    if unknown:
+        parser.error(f"--arms: got {', '.join(unknown)}; expected among {', '.join(every)}")
+    options.arms = {k: v for k, v in every.items() if k in {PLAIN, *(options.arms or every)}}
     console = Console(stderr=True)
     with unwind_on_signals():
         if options.show:
@@ -236,5 +284,7 @@ def main(argv: list[str] | None = None) -> int:
             measured, rows = run(options, console)
     if options.out:
         save(options.out, measured, rows)
+    if options.card:
+        write_served(options.card, measured, rows)
     show(measured, rows, Console(width=None if sys.stdout.isatty() else 120))
     return 0

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from sglang.glance.bench import Arm, arms, measure
+from rich.console import Console
+from sglang.glance import bench
+from sglang.glance.bench import Arm, arms, main, measure
 from sglang.glance.figures import PHASES
 from sglang.glance.server import Answer
 
@@ -25,7 +28,7 @@ class FakeServer:
     def flush_cache(self) -> None:
         self.log.append((self.name, "flush"))
 
-    def timed(self, prompt: dict) -> Answer:
+    def timed(self, prompt: dict, max_new_tokens: int) -> Answer:
         self.log.append((self.name, prompt["task"]))
         if self.round_log is None:
             return Answer([1, 2, 3], "", {}, 0.1, 0.3)
@@ -76,6 +79,30 @@ def test_a_batch_shares_its_group_and_is_not_split(up: tuple) -> None:
         assert all(not row.logged and not row.laps_ms for row in own)
 
 
-def test_plain_is_always_among_the_arms() -> None:
-    assert list(arms(Path("head"))) == ["plain", "glance", "chain", "ngram"]
-    assert list(arms(Path("head"), ["ngram"])) == ["plain", "ngram"]
+def test_the_arms_of_heads_and_budgets() -> None:
+    head = Path("head")
+    assert list(arms(head)) == ["plain", "glance", "chain", "ngram"]
+    every = arms(head, eagle3_head=Path("other"), budgets=[8, 64])
+    assert list(every)[3:] == ["glance-8", "glance-64", "ngram", "eagle3", "eagle3-3", "ngram-32"]
+    assert every["glance-64"][-2:] == ["--speculative-num-draft-tokens", "64"]
+    assert every["eagle3"][-1] == "8" and every["eagle3-3"][-1] == "3"
+    assert "other" in every["eagle3"] and "head" not in every["eagle3"]
+
+
+def test_an_unknown_arm_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--arms", "glance", "eagle3"])
+    assert "got eagle3; expected among plain, glance, chain, ngram" in capsys.readouterr().err
+
+
+def test_plain_is_always_among_the_arms(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def run(options: argparse.Namespace, console: Console) -> None:
+        asked.append(options.arms)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bench, "run", run)
+    with pytest.raises(KeyboardInterrupt):
+        main(["--arms", "ngram"])
+    assert list(asked[0]) == ["plain", "ngram"]

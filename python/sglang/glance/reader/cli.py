@@ -25,7 +25,8 @@ def main(argv: Sequence[str]) -> int:
         "--scores",
         type=int,
         metavar="N",
-        help="instead of training, ask FOLDER/reader about N held-out pictures a task",
+        help="instead of training, ask FOLDER/reader about N held-out pictures a task, and write "
+        "its model card",
     )
     args = parser.parse_args(argv)
     if not (args.init / "config.json").exists():
@@ -33,9 +34,13 @@ def main(argv: Sequence[str]) -> int:
     if args.scores:
         from rich.console import Console
 
+        from .card import write_card
         from .measure import measure, show
 
-        show(measure(args.folder / "reader", args.folder / "scores", args.scores), Console())
+        reader = args.folder / "reader"
+        scores = measure(reader, args.folder / "scores", args.scores)
+        write_card(reader, args.folder / "checkpoint.pt", args.batch, scores)
+        show(scores, Console())
         return 0
     from .loop import Progress, Training
 

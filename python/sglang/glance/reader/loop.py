@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import cross_entropy, linear
 from transformers import Qwen3VLForConditionalGeneration
 
-from ..train.muon import Muon
+from ..train.muon import Muon, fast_bfloat16
 from .build import built, loaded, saved
 from .data import IGNORED, POOL, Batch, batches
 
@@ -92,7 +92,7 @@ def compiled(model: Qwen3VLForConditionalGeneration) -> None:
 
 class Training:
     """A run in a folder: ``checkpoint.pt`` to go on from, ``reader/`` as it is served. Products are
-    in bfloat16 where the processor has AMX, which makes them faster; weights are in float32."""
+    in bfloat16 where that is faster; weights are in float32."""
 
     def __init__(
         self, folder: Path, start: Path, steps: int, size: int, compile: bool = False
@@ -109,7 +109,7 @@ class Training:
             self._resume()
         if compile:
             compiled(self.model)
-        self.bf16 = torch.cpu._is_amx_tile_supported()
+        self.bf16 = fast_bfloat16(torch.device("cpu"))
 
     def _resume(self) -> None:
         """Float32 weights and optimizers as they were."""
