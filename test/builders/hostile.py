@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
-from builders.hostile_case import QUESTION, READ, SHORT, VOCAB, Case, Member, ask, member
+from builders.hostile_case import QUESTION, READ, SHORT, Case, Member, ask, member
 from builders.hostile_parameters import absurd_values, wrong_types
 from builders.hostile_pictures import lying_urls, pictures, wrong_counts
 from builders.pictures import encode, form
+from builders.shipped import IMAGE, MASK, VIDEO, VISION_END, VISION_START, VOCAB
 from sglang.glance.server import chat
 
 CONTEXT = 4096
-IMAGE_ID = 505  # of the shipped reader
 
 
 def cases() -> list[Case]:
@@ -193,18 +193,19 @@ def input_ids() -> Iterator[Member]:
         "string": "567",
         "number": 5,
         "dict": {"0": 5},
-        "image-tokens": [IMAGE_ID] * 6,
-        "vision-tokens": [503, IMAGE_ID, 504, 40],
-        "video-token": [503, 506, 504, 40],
-        "mask-token": [507, 507, 40],
+        "image-tokens": [IMAGE] * 6,
+        "vision-tokens": [VISION_START, IMAGE, VISION_END, 40],
+        "video-token": [VISION_START, VIDEO, VISION_END, 40],
+        "mask-token": [MASK, MASK, 40],
     }.items():
         yield member(name, given(ids))
     yield member("and-text", given([5, 6], text="Hello."))
     picture = encode(form(74))
-    yield member("and-picture", given([503, IMAGE_ID, 504, 40, 41], image_data=[picture]))
+    shown = [VISION_START, IMAGE, VISION_END]
+    yield member("and-picture", given([*shown, 40, 41], image_data=[picture]))
     yield member("picture-no-token", given([40, 41], image_data=[picture]))
-    yield member("picture-two-tokens", given([IMAGE_ID, 40, IMAGE_ID], image_data=[picture]))
-    yield member("picture-outside", given([503, IMAGE_ID, 504, 9999], image_data=[picture]))
+    yield member("picture-two-tokens", given([IMAGE, 40, IMAGE], image_data=[picture]))
+    yield member("picture-outside", given([*shown, 9999], image_data=[picture]))
 
 
 def logprobs() -> Iterator[Member]:

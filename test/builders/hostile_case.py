@@ -10,7 +10,6 @@ from sglang.glance.server import chat
 
 READ = "Read all lines."
 QUESTION = "What is the Total?"
-VOCAB = 512  # of the shipped reader
 SHORT = {"temperature": 0, "max_new_tokens": 8}
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from builders.hostile_case import SHORT, VOCAB, Member, ask, member
+from builders.hostile_case import SHORT, Member, ask, member
+from builders.shipped import VOCAB
 
 NUMBERS = (
     "temperature",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from builders.heads import config_of, constant_head, random_head
+from builders.shipped import NEVER_WANTED
 from harness import (
     HEAD,
     READER,
@@ -27,8 +28,6 @@ NUM_TOKENS = 64
 LENGTH = {"max_new_tokens": NUM_TOKENS, "ignore_eos": True}
 # Asked of every shape but the default one, eight at a time and one by one; `--whole` asks all.
 FEW, FEW_ALONE = 24, 8
-# Special tokens and unused rows: nothing the reader ever writes.
-NEVER_WANTED = (501, 502, 503, 505, 506, 507, 508, 509)
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from builders.heads import config_for, constant_head, random_head
+from builders.shipped import MASK
 from harness import (
     Answer,
     Plain,
@@ -22,7 +23,6 @@ from harness import (
 )
 
 LENGTH = {"max_new_tokens": 64, "ignore_eos": True}
-MASK = 507
 FEW = 24  # of 42 prompts; `--whole` asks all
 
 

@@ -4,6 +4,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
+from builders.shipped import VOCAB
 from sglang.glance.assets import HEAD, READER
 from sglang.srt.speculative.glance.engine import args as start
 from sglang.srt.speculative.glance.engine.args import REQUIRED, TREE_BACKENDS, flag_of, settle
@@ -109,7 +110,7 @@ def test_a_switch_nobody_set_is_not_refused():
         ),
         ({"speculative_num_draft_tokens": 1}, "--speculative-num-draft-tokens"),
         ({"speculative_dflash_block_size": 32}, "--speculative-dflash-block-size"),
-        ({"speculative_eagle_topk": 513}, "--speculative-eagle-topk"),  # of 512 tokens
+        ({"speculative_eagle_topk": VOCAB + 1}, "--speculative-eagle-topk"),
     ],
 )
 def test_refusals_name_the_flag(changes, flag):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from builders.heads import broken_head, config_for, config_of, constant_head, random_head
+from builders.shipped import MASK
 from safetensors.torch import load_file, save_file
 from sglang.glance.assets import HEAD, READER
 from sglang.srt.speculative.glance.engine.checkpoint import check_weights, expected_shapes
@@ -44,7 +45,7 @@ def test_the_shipped_head_is_whole() -> None:
 
 
 def test_heads_made_by_hand_are_whole(tmp_path: Path) -> None:
-    config = config_for(READER, mask_token_id=507)
+    config = config_for(READER, mask_token_id=MASK)
     check(random_head(config, tmp_path / "random"))
     check(constant_head(config, READER, tmp_path / "constant", [5, 6]))
 

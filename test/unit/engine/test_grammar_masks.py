@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from builders.shipped import EOS, VOCAB
 from sglang.glance.assets import READER
 from sglang.srt.constrained.llguidance_backend import GuidanceBackend
 from sglang.srt.constrained.xgrammar_backend import XGrammarGrammarBackend
@@ -13,7 +14,6 @@ from sglang.srt.speculative.glance.core.tree import build_tree, tree_links
 from sglang.srt.speculative.spec_utils import GrammarTree, build_grammar_vocab_mask
 from transformers import AutoTokenizer
 
-VOCAB, EOS = 512, 500
 BUDGET, OFFSETS, TOPK = 32, 8, 4
 LINES = r"([A-Z][a-z]+: [A-Z0-9.]+\n?){1,4}"
 WRITTEN, LIKELY = "Order: 54", "287\nTotal: 25.60"
