@@ -86,13 +86,15 @@ def drafted(head: Eagle3Head, row: TappedRow, root: int) -> list[torch.Tensor]:
 def test_passes_are_those_of_a_server(head: Eagle3Head) -> None:
     rows = [row(14, 5), row(11, 3, seed=1)]
     batch = chain_batch(rows, PASSES)
-    states = head(batch.embeds.float(), batch.taps.float(), PASSES)
+    states = head(batch.embeds.float(), batch.taps.float(), batch.first, PASSES)
+    assert batch.first == 2 and states[0].shape[1] == states[3].shape[1] == 10
     for number, each in enumerate(rows):
         for root in range(each.prompt_len, len(each.ids) - 1):
             for k, logits in enumerate(drafted(head, each, root)):
                 place = root - 1 + k
                 if place >= len(each.ids) - 2:
                     break
+                place -= batch.first
                 got = head.lm_head(states[k][number, place])
                 torch.testing.assert_close(got, logits, rtol=1e-4, atol=1e-4)
                 assert batch.labels[number, place] == each.ids[root + k + 1]
@@ -100,11 +102,14 @@ def test_passes_are_those_of_a_server(head: Eagle3Head) -> None:
 
 
 @torch.no_grad()
-def test_right_drafts_are_counted_from_every_root(head: Eagle3Head) -> None:
+@pytest.mark.parametrize("length, roots", [(16, (5, 9, 10, 12)), (7, (4, 5)), (6, ())])
+def test_right_drafts_are_counted_from_every_root(
+    head: Eagle3Head, length: int, roots: tuple[int, ...]
+) -> None:
     """Answers are made the head's own, in part, so that runs of every length occur."""
     vocabulary = Vocabulary(torch.zeros(VOCAB, HIDDEN), torch.zeros(VOCAB, HIDDEN))
-    each = row(16, 4)
-    for root in (5, 9, 10, 12):
+    each = row(length, 4)
+    for root in roots:
         each.ids[root + 1] = drafted(head, each, root)[0].argmax()
     got = eagle3.correct_drafts(head, vocabulary, each)
     wanted = []
@@ -116,7 +121,7 @@ def test_right_drafts_are_counted_from_every_root(head: Eagle3Head) -> None:
             run += 1
         wanted.append(run)
     assert got == wanted
-    assert max(got) >= 1
+    assert max(got) >= bool(roots)
 
 
 def test_loss_is_the_weighted_cross_entropy(head: Eagle3Head) -> None:

@@ -38,16 +38,22 @@ EMBEDDING_TAP = -1
 
 class ChainBatch(NamedTuple):
     """Rows of T places, right-padded. ``embeds [R, T, H]``: of the token after each place;
-    ``taps [R, T, 3 H]``; ``labels [R, T]``: the token two after each place; ``weights [R, S, T]``:
-    of each of S passes, 0 where nothing is learnt."""
+    ``taps [R, T, 3 H]``. Drafting begins at place ``first``; of the A places from there on,
+    ``labels [R, A]``: the token two after each; ``weights [R, S, A]``: of each of S passes, 0 where
+    nothing is learnt."""
 
     embeds: Tensor
     taps: Tensor
+    first: int
     labels: Tensor
     weights: Tensor
 
     def to(self, device: torch.device) -> ChainBatch:
-        return ChainBatch(*(tensor.to(device, non_blocking=True) for tensor in self))
+        moved = {name: getattr(self, name).to(device, non_blocking=True) for name in TENSORS}
+        return self._replace(**moved)
+
+
+TENSORS = ("embeds", "taps", "labels", "weights")
 
 
 class Attention(Projections):
@@ -57,22 +63,23 @@ class Attention(Projections):
         super().__init__(config, 2 * config["hidden_size"])
 
     def forward(self, x: Tensor, turn: tuple, past: list[tuple[Tensor, Tensor]]) -> Tensor:
-        """Pass ``k = len(past)`` over all places, ``x [R, T, 2 H]``. Place i sees the first pass up
-        to place i - k, and pass m at place i - k + m. ``past`` gets this pass's keys and values."""
+        """Pass ``k = len(past)`` over the last A places, all of T in the first, ``x [R, A, 2 H]``.
+        Place i sees the first pass up to place i - k, and pass m at place i - k + m. ``past`` gets
+        this pass's keys and values."""
         k, v = (self._split(project(x)) for project in (self.k_proj, self.v_proj))
         repeat = self.heads // self.kv_heads
         k, v = (t.repeat_interleave(repeat, dim=1) for t in (rotate(k, turn).to(v.dtype), v))
         past.append((k, v))
         q, number = rotate(self._split(self.q_proj(x)), turn).to(v.dtype), len(past) - 1
         scale = self.size**-0.5
-        places = torch.arange(x.shape[1], device=x.device)
-        seen = places <= places[:, None] - number
+        length = past[0][0].shape[2]
+        places = torch.arange(length, device=x.device)
+        seen = places <= places[-x.shape[1] :, None] - number
         scores = [(q @ past[0][0].mT * scale).masked_fill(~seen, float("-inf"))]
         own = [tuple(behind(t, number - m, 2) for t in past[m]) for m in range(1, number + 1)]
         scores += [(q * keys).sum(-1, keepdim=True) * scale for keys, _ in own]
         # The first places of a later pass see nothing; they teach nothing either.
         weights = torch.cat(scores, dim=-1).float().softmax(-1).nan_to_num(0.0).to(v.dtype)
-        length = x.shape[1]
         out = weights[..., :length] @ past[0][1]
         for m, (_, values) in enumerate(own):
             out = out + weights[..., length + m, None] * values
@@ -117,14 +124,17 @@ class Eagle3Head(nn.Module):
         self.lm_head = nn.Linear(hidden, config["draft_vocab_size"], bias=False)
         self.rotary = Rotary(config["head_dim"], config["rope_parameters"]["rope_theta"])
 
-    def forward(self, embeds: Tensor, taps: Tensor, passes: int) -> list[Tensor]:
-        """``embeds [R, T, H]``, ``taps [R, T, 3 H]`` -> each pass's normed states ``[R, T, H]``,
-        to be multiplied by ``lm_head``."""
+    def forward(self, embeds: Tensor, taps: Tensor, first: int, passes: int) -> list[Tensor]:
+        """``embeds [R, T, H]``, ``taps [R, T, 3 H]`` -> each pass's normed states of the places
+        from ``first`` on, ``[R, T - first, H]``, to be multiplied by ``lm_head``. Only the first
+        pass computes the places before."""
         turn = self.rotary(torch.arange(embeds.shape[1], device=embeds.device)[None])
         hidden, past, out = self.fc(taps).float(), [], []
         for number in range(passes):
-            hidden = behind(hidden, 1 if number else 0, 1)
-            hidden = self.midlayer(embeds, hidden, turn, past)
+            hidden = self.midlayer(embeds, behind(hidden, min(number, 1), 1), turn, past)
+            if number == 0:
+                embeds, hidden = embeds[:, first:], hidden[:, first:]
+                turn = tuple(part[:, :, first:] for part in turn)
             out.append(self.norm(hidden))
         return out
 
@@ -150,7 +160,7 @@ class ChainObjective:
         return chain_batch(rows, self.passes).to(self.vocabulary.lm_head.device)
 
     def loss(self, batch: ChainBatch) -> Loss:
-        states = self.module(batch.embeds.float(), batch.taps.float(), self.passes)
+        states = self.module(batch.embeds.float(), batch.taps.float(), batch.first, self.passes)
         total, right, places = batch.weights.new_zeros(()), 0, 0
         for number, hidden in enumerate(states):
             learns = batch.weights[:, number] > 0
@@ -174,30 +184,30 @@ def chain_batch(rows: Sequence[TappedRow], passes: int) -> ChainBatch:
     """Each row's first tap is the embedding."""
     hidden = rows[0].taps.shape[-1] // (NUM_TAPS + 1)
     longest = max(len(row.ids) for row in rows) - 2
+    begin = min(row.prompt_len for row in rows) - 1
     embeds = torch.zeros(len(rows), longest, hidden, dtype=rows[0].taps.dtype)
     taps = embeds.new_zeros(len(rows), longest, NUM_TAPS * hidden)
-    labels = torch.zeros(len(rows), longest, dtype=torch.int64)
-    weights = torch.zeros(len(rows), passes, longest)
+    labels = torch.zeros(len(rows), longest - begin, dtype=torch.int64)
+    weights = torch.zeros(len(rows), passes, longest - begin)
     for number, row in enumerate(rows):
         length = len(row.ids) - 2
         embeds[number, :length] = row.taps[1:, :hidden]
         taps[number, :length] = row.taps[:-1, hidden:]
-        labels[number, :length] = row.ids[2:]
+        labels[number, : length - begin] = row.ids[2 + begin :]
         for k in range(passes):
-            weights[number, k, row.prompt_len - 1 + k : length] = STEP_WEIGHT**k
-    return ChainBatch(embeds, taps, labels, weights)
+            weights[number, k, row.prompt_len - 1 + k - begin : length - begin] = STEP_WEIGHT**k
+    return ChainBatch(embeds, taps, begin, labels, weights)
 
 
 def correct_drafts(head: Eagle3Head, vocabulary: Vocabulary, row: TappedRow) -> list[int]:
     """For every root of the answer, how many drafts from the first on are right."""
     passes = head.config["num_passes"]
     batch = chain_batch([row], passes).to(vocabulary.lm_head.device)
-    states = head(batch.embeds.float(), batch.taps.float(), passes)
+    states = head(batch.embeds.float(), batch.taps.float(), batch.first, passes)
     right = torch.stack([head.lm_head(s[0]).argmax(-1) == batch.labels[0] for s in states])
-    first, length = row.prompt_len - 1, len(row.ids) - 2
     # Pass k's place of a root at place i is i + k.
-    diagonal = torch.stack([F.pad(right[k, k:], (0, k)) for k in range(passes)], dim=-1)
-    return diagonal[first:length].long().cumprod(-1).sum(-1).tolist()
+    diagonal = torch.stack([F.pad(right[k], (0, k))[k:] for k in range(passes)], dim=-1)
+    return diagonal.long().cumprod(-1).sum(-1).tolist()
 
 
 def default_taps(num_layers: int) -> list[int]:
