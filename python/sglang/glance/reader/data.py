@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from transformers import ProcessorMixin
 
 from ..tasks import questions
+from ..train.target import chat_text
 
 IGNORED = -100
 # The share of each task; more of what is hard to read.
@@ -58,10 +59,7 @@ def row(index: int, processor: ProcessorMixin, count: int = QUESTIONS) -> Row:
     task = random.Random(f"task/{index}").choices(tuple(SHARES), tuple(SHARES.values()))[0]
     head, branches, pixels, grid = [], [], None, None
     for sample in itertools.islice(questions(task, "train", index), count):
-        content = [{"type": "image"}, {"type": "text", "text": sample.prompt}]
-        text = processor.apply_chat_template(
-            [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
-        )
+        text = chat_text(processor, sample.prompt, has_image=True)
         before, end, question = text.partition("<|vision_end|>")
         if pixels is None:
             inputs = processor(text=[before + end], images=[sample.image], return_tensors="pt")

@@ -31,6 +31,14 @@ def read_config(path: Path) -> Any:
     return config
 
 
+def chat_text(processor: Any, prompt: str, has_image: bool) -> str:
+    """The target's chat format, up to where its answer begins."""
+    content = [{"type": "image"}] * has_image + [{"type": "text", "text": prompt}]
+    return processor.apply_chat_template(
+        [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=False
+    )
+
+
 class Prompter:
     """Prompts with at most one picture, in the target's chat format."""
 
@@ -42,10 +50,7 @@ class Prompter:
         self.image_id = self.tokenizer.convert_tokens_to_ids(self.processor.image_token)
 
     def text(self, prompt: str, has_image: bool) -> str:
-        content = [{"type": "image"}] * has_image + [{"type": "text", "text": prompt}]
-        return self.processor.apply_chat_template(
-            [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=False
-        )
+        return chat_text(self.processor, prompt, has_image)
 
     def count(self, prompt: str, image: Image.Image | None) -> int:
         """Prompt tokens, the picture's included, without touching a pixel."""
