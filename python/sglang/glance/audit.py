@@ -30,16 +30,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
-import requests
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from sglang.glance.assets import HEAD, READER
 from sglang.glance.audit_client import (
+    FAILURES,
     Endpoint,
     Question,
     Reply,
-    Unanswered,
     load_questions,
     shipped_questions,
 )
@@ -289,7 +288,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         with unwind_on_signals():
             audit = run(options, Console(stderr=True))
-    except (ValueError, Unanswered, OSError, RuntimeError, requests.RequestException) as error:
+    except FAILURES as error:
         print(f"audit: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

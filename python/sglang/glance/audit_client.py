@@ -33,6 +33,10 @@ class Unanswered(Exception):
     """A server that cannot be reached, or answers with an error."""
 
 
+# What questions to a server can end in; the commands that ask them say it and exit with 2.
+FAILURES = (ValueError, Unanswered, OSError, RuntimeError, requests.RequestException)
+
+
 @dataclass(frozen=True)
 class Question:
     """``images``: URLs or data URLs. ``task``: what a measurement groups it by."""

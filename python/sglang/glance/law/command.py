@@ -18,11 +18,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
-import requests
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from sglang.glance.assets import HEAD, PICTURES, READER
-from sglang.glance.audit_client import Endpoint, Question, Unanswered, load_questions
+from sglang.glance.audit_client import FAILURES, Endpoint, Question, load_questions
 from sglang.glance.bench import ROUND_LOG_ENV, arms
 from sglang.glance.figures import GLANCE, POOLED
 from sglang.glance.law.fit import Law, fit_law
@@ -155,7 +154,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         with unwind_on_signals():
             report = run(options, Console(stderr=True))
-    except (ValueError, Unanswered, OSError, RuntimeError, requests.RequestException) as error:
+    except FAILURES as error:
         print(f"law: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
