@@ -50,6 +50,17 @@ def test_the_new_tokenizer_keeps_the_models_knowledge(started) -> None:
     assert model.generation_config.eos_token_id == ids("<|im_end|>")
 
 
+@torch.no_grad()
+def test_new_vision_layers_add_nothing_yet(started, rows) -> None:
+    model, _ = started
+    visual = model.model.visual
+    assert len(visual.blocks) == build.VISION_LAYERS == model.config.vision_config.depth
+    deep = visual(rows[0].pixels, rows[0].grid[None]).pooler_output
+    shallow, _ = build.loaded(READER)
+    known = shallow.model.visual(rows[0].pixels, rows[0].grid[None]).pooler_output
+    torch.testing.assert_close(deep, known)
+
+
 def test_a_row_is_a_picture_and_its_questions(started, rows) -> None:
     tokenizer = started[1].tokenizer
     for index, row in enumerate(rows):

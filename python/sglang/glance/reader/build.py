@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from transformers import (
 from ..tasks import TASKS, make
 
 VOCAB = 1024
+VISION_LAYERS = 6
 TEXTS_A_TASK = 1500  # samples whose wording the tokenizer is trained on
 _SPECIAL = {
     "image_token_id": "<|image_pad|>",
@@ -48,6 +50,7 @@ def built(start: Path) -> tuple[Qwen3VLForConditionalGeneration, ProcessorMixin]
     old = processor.tokenizer
     new = old.train_new_from_iterator(wording(), vocab_size=VOCAB)
     _move_embedding(model, old, new)
+    deepen(model, VISION_LAYERS)
     processor.tokenizer = new
     for name in (
         "image_token_id",
@@ -87,6 +90,19 @@ def _move_embedding(
             text = new.convert_tokens_to_string([token])
             weight[index] = rows[old.encode(text, add_special_tokens=False)].mean(0)
     model.config.text_config.vocab_size = VOCAB
+
+
+@torch.no_grad()
+def deepen(model: Qwen3VLForConditionalGeneration, depth: int) -> None:
+    """Vision layers up to ``depth``: copies of the last that add nothing yet."""
+    blocks = model.model.visual.blocks
+    while len(blocks) < depth:
+        block = copy.deepcopy(blocks[-1])
+        for last in (block.attn.proj, block.mlp.linear_fc2):
+            last.weight.zero_()
+            last.bias.zero_()
+        blocks.append(block)
+    model.config.vision_config.depth = len(blocks)
 
 
 def loaded(folder: Path) -> tuple[Qwen3VLForConditionalGeneration, ProcessorMixin]:

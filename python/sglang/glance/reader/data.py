@@ -17,6 +17,7 @@ from transformers import ProcessorMixin
 
 from ..tasks import questions
 from ..train.target import chat_text
+from . import glyphs
 
 IGNORED = -100
 # The share of each task; more of what is hard to read.
@@ -27,12 +28,14 @@ POOL = 8  # batches sorted by length together, so that little is padding
 
 @dataclass
 class Row:
-    """``branches``: (tokens of question and answer, how many of them are the question)."""
+    """``branches``: (tokens of question and answer, how many of them are the question);
+    ``characters [visual tokens, 2]``: see :mod:`.glyphs`."""
 
     head: list[int]
     branches: list[tuple[list[int], int]]
     pixels: torch.Tensor
     grid: torch.Tensor
+    characters: torch.Tensor
 
     def __len__(self) -> int:
         return len(self.head) + sum(len(ids) for ids, _ in self.branches)
@@ -42,8 +45,8 @@ class Row:
 class Batch:
     """``ids``, ``labels``: int64 ``[rows, longest]``; ``seen``: bool ``[rows, 1, longest,
     longest]``; ``after``: int64 ``[rows, longest]``, how far a token stands behind the head, -1
-    within it; ``pixels``: float32 patches; ``grids``: int64 ``[rows, 3]``; ``heads``: the lengths
-    of the heads."""
+    within it; ``pixels``: float32 patches; ``grids``: int64 ``[rows, 3]``; ``characters``: of all
+    visual tokens; ``heads``: the lengths of the heads."""
 
     ids: torch.Tensor
     labels: torch.Tensor
@@ -51,6 +54,7 @@ class Batch:
     after: torch.Tensor
     pixels: torch.Tensor
     grids: torch.Tensor
+    characters: torch.Tensor
     heads: list[int]
 
 
@@ -58,7 +62,9 @@ def row(index: int, processor: ProcessorMixin, count: int = QUESTIONS) -> Row:
     """The ``index``-th training picture with ``count`` questions; the shares draw its task."""
     task = random.Random(f"task/{index}").choices(tuple(SHARES), tuple(SHARES.values()))[0]
     head, branches, pixels, grid = [], [], None, None
-    for sample in itertools.islice(questions(task, "train", index), count):
+    with glyphs.recorded() as drawn:
+        samples = list(itertools.islice(questions(task, "train", index), count))
+    for sample in samples:
         text = chat_text(processor, sample.prompt, has_image=True)
         before, end, question = text.partition("<|vision_end|>")
         if pixels is None:
@@ -68,7 +74,7 @@ def row(index: int, processor: ProcessorMixin, count: int = QUESTIONS) -> Row:
         asked = processor.tokenizer.encode(question, add_special_tokens=False)
         told = processor.tokenizer.encode(f"{sample.answer}<|im_end|>", add_special_tokens=False)
         branches.append((asked + told, len(asked)))
-    return Row(head, branches, pixels, grid)
+    return Row(head, branches, pixels, grid, drawn.labels(samples[0].image))
 
 
 def collated(rows: list[Row], pad: int) -> Batch:
@@ -93,7 +99,9 @@ def collated(rows: list[Row], pad: int) -> Batch:
             at = end
     pixels = torch.cat([each.pixels for each in rows])
     grids = torch.stack([each.grid for each in rows])
-    return Batch(ids, labels, seen, after, pixels, grids, [len(each.head) for each in rows])
+    characters = torch.cat([each.characters for each in rows])
+    heads = [len(each.head) for each in rows]
+    return Batch(ids, labels, seen, after, pixels, grids, characters, heads)
 
 
 class Batches(IterableDataset):
