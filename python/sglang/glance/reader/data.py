@@ -17,11 +17,11 @@ from transformers import ProcessorMixin
 
 from ..tasks import questions
 from ..train.target import chat_text
-from . import glyphs
+from . import marks
 
 IGNORED = -100
 # The share of each task; more of what is hard to read.
-SHARES = {"caption": 0.12, "scene_text": 0.22, "infographic": 0.24, "document": 0.27, "chart": 0.15}
+SHARES = {"caption": 0.18, "scene_text": 0.22, "infographic": 0.2, "document": 0.24, "chart": 0.16}
 QUESTIONS = 3  # about a picture
 POOL = 8  # batches sorted by length together, so that little is padding
 
@@ -29,13 +29,13 @@ POOL = 8  # batches sorted by length together, so that little is padding
 @dataclass
 class Row:
     """``branches``: (tokens of question and answer, how many of them are the question);
-    ``characters [visual tokens, 2]``: see :mod:`.glyphs`."""
+    ``marks [visual tokens, 2]``: see :mod:`.marks`."""
 
     head: list[int]
     branches: list[tuple[list[int], int]]
     pixels: torch.Tensor
     grid: torch.Tensor
-    characters: torch.Tensor
+    marks: torch.Tensor
 
     def __len__(self) -> int:
         return len(self.head) + sum(len(ids) for ids, _ in self.branches)
@@ -45,7 +45,7 @@ class Row:
 class Batch:
     """``ids``, ``labels``: int64 ``[rows, longest]``; ``seen``: bool ``[rows, 1, longest,
     longest]``; ``after``: int64 ``[rows, longest]``, how far a token stands behind the head, -1
-    within it; ``pixels``: float32 patches; ``grids``: int64 ``[rows, 3]``; ``characters``: of all
+    within it; ``pixels``: float32 patches; ``grids``: int64 ``[rows, 3]``; ``marks``: of all
     visual tokens; ``heads``: the lengths of the heads."""
 
     ids: torch.Tensor
@@ -54,7 +54,7 @@ class Batch:
     after: torch.Tensor
     pixels: torch.Tensor
     grids: torch.Tensor
-    characters: torch.Tensor
+    marks: torch.Tensor
     heads: list[int]
 
 
@@ -62,7 +62,7 @@ def row(index: int, processor: ProcessorMixin, count: int = QUESTIONS) -> Row:
     """The ``index``-th training picture with ``count`` questions; the shares draw its task."""
     task = random.Random(f"task/{index}").choices(tuple(SHARES), tuple(SHARES.values()))[0]
     head, branches, pixels, grid = [], [], None, None
-    with glyphs.recorded() as drawn:
+    with marks.recorded() as drawn:
         samples = list(itertools.islice(questions(task, "train", index), count))
     for sample in samples:
         text = chat_text(processor, sample.prompt, has_image=True)
@@ -99,9 +99,9 @@ def collated(rows: list[Row], pad: int) -> Batch:
             at = end
     pixels = torch.cat([each.pixels for each in rows])
     grids = torch.stack([each.grid for each in rows])
-    characters = torch.cat([each.characters for each in rows])
+    marks = torch.cat([each.marks for each in rows])
     heads = [len(each.head) for each in rows]
-    return Batch(ids, labels, seen, after, pixels, grids, characters, heads)
+    return Batch(ids, labels, seen, after, pixels, grids, marks, heads)
 
 
 class Batches(IterableDataset):

@@ -14,12 +14,12 @@ from transformers import Qwen3VLForConditionalGeneration
 from ..train.muon import Muon, fast_bfloat16
 from .build import built, loaded, saved
 from .data import IGNORED, POOL, Batch, batches
-from .glyphs import Glyphs
+from .marks import Marks
 
 WARM_UP = 50
 MATRIX_LR, OTHER_LR = 3e-3, 1e-3
 CLIP = 1.0
-GLYPHS = 0.5  # weight of the second lesson
+MARKS = 0.5  # weight of the second lesson
 
 
 @dataclass
@@ -104,11 +104,11 @@ class Training:
         self.progress = Progress()
         resumed = self.path.exists()
         self.model, self.processor = loaded(folder / "reader") if resumed else built(start)
-        self.glyphs = Glyphs(
+        self.marks = Marks(
             self.model.model.visual.merger, self.model.config.text_config.hidden_size
         )
         self.optimizers = optimizers(self.model)
-        self.optimizers[1].add_param_group({"params": list(self.glyphs.parameters())})
+        self.optimizers[1].add_param_group({"params": list(self.marks.parameters())})
         # Before a checkpoint brings the rates of the step it was written at.
         self.rates = [group["lr"] for each in self.optimizers for group in each.param_groups]
         if resumed:
@@ -121,7 +121,7 @@ class Training:
         """Float32 weights and optimizers as they were."""
         state = torch.load(self.path, weights_only=True)
         self.model.load_state_dict(state["model"])
-        self.glyphs.load_state_dict(state["glyphs"])
+        self.marks.load_state_dict(state["marks"])
         for each, kept in zip(self.optimizers, state["optimizers"], strict=True):
             each.load_state_dict(kept)
         self.progress = Progress(**state["progress"])
@@ -131,7 +131,7 @@ class Training:
         saved(self.model, self.processor, self.folder / "reader")
         state = {
             "model": self.model.state_dict(),
-            "glyphs": self.glyphs.state_dict(),
+            "marks": self.marks.state_dict(),
             "optimizers": [each.state_dict() for each in self.optimizers],
             "progress": vars(self.progress),
         }
@@ -146,7 +146,7 @@ class Training:
             group["lr"] = full * factor
         with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
             loss = answer_loss(self.model, batch)
-            (loss + GLYPHS * self.glyphs.loss(batch.characters)).backward()
+            (loss + MARKS * self.marks.loss(batch.marks)).backward()
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
             for each in self.optimizers:
                 each.step()

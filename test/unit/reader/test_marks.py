@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import torch
 from PIL import Image, ImageDraw
-from sglang.glance.reader.glyphs import CLASSES, FIRST, NOT_KNOWN, Glyphs, recorded
-from sglang.glance.tasks import make
+from sglang.glance.reader.marks import CLASSES, NOT_KNOWN, NUM_CLASSES, Marks, recorded
+from sglang.glance.tasks import icons, make
 from sglang.glance.tasks.canvas import face
+from sglang.glance.tasks.icons import COLOURS, draw_icon
 from torch.nn.functional import cross_entropy
 
 
 def classes(text: str) -> list[int]:
-    return [ord(character) - FIRST + 1 for character in text]
+    return [CLASSES[character] for character in text]
 
 
 def test_a_cell_has_the_characters_whose_middles_lie_in_it() -> None:
@@ -37,20 +38,30 @@ def test_nothing_is_known_of_what_was_not_written_on_the_picture() -> None:
 def test_every_character_of_a_document_has_a_label() -> None:
     with recorded() as drawn:
         sample = make("document", "train", 3)
-    text = "".join(text for _, _, text, _ in drawn.texts).replace(" ", "")
-    found = [each - 1 + FIRST for each in drawn.labels(sample.image).flatten().tolist() if each]
+    text = "".join(each.words for each in drawn.texts).replace(" ", "")
+    found = [each for each in drawn.labels(sample.image).flatten().tolist() if each]
     assert len(text) * 0.8 < len(found) <= len(text)
-    assert set(map(chr, found)) <= set(text)
+    assert set(found) <= set(classes(text))
     assert ImageDraw.ImageDraw.text.__module__ == "PIL.ImageDraw"  # as it was
+
+
+def test_an_icon_fills_the_cells_of_its_box() -> None:
+    image = Image.new("RGB", (64, 48))
+    with recorded() as drawn:
+        draw_icon(ImageDraw.Draw(image), "boat", (15, 17, 50, 47), COLOURS["pink"][1], (0, 0, 0))
+    labels = drawn.labels(image).view(3, 4, 2)
+    assert (labels[1:, 1:3] == torch.tensor([CLASSES["boat"], CLASSES["pink"]])).all()
+    assert labels.count_nonzero() == 8
+    assert len(image.getcolors(1000)) > 1 and not hasattr(icons._DRAWN["boat"], "args")
 
 
 def test_the_loss_is_over_what_is_known() -> None:
     tower = torch.nn.Identity()
-    glyphs = Glyphs(tower, 6)
+    marks = Marks(tower, 6)
     features = torch.randn(3, 6)
     tower(features)
     labels = torch.tensor([[5, 0], [NOT_KNOWN, NOT_KNOWN], [7, 9]])
-    logits = glyphs.says(features).view(3, 2, CLASSES)
+    logits = marks.says(features).view(3, 2, NUM_CLASSES)
     wanted = [cross_entropy(logits[n, k], labels[n, k]) for n in (0, 2) for k in (0, 1)]
-    torch.testing.assert_close(glyphs.loss(labels), sum(wanted) / 4)
-    assert glyphs.loss(labels[1:2]).item() == 0
+    torch.testing.assert_close(marks.loss(labels), sum(wanted) / 4)
+    assert marks.loss(labels[1:2]).item() == 0
