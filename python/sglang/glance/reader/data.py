@@ -7,12 +7,13 @@ prompt's head (up to the picture's end) at the same positions.
 from __future__ import annotations
 
 import itertools
+import os
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from transformers import ProcessorMixin
 
 from ..tasks import questions
@@ -114,6 +115,8 @@ class Batches(IterableDataset):
 
     def __iter__(self) -> Iterator[Batch]:
         torch.set_num_threads(1)
+        if get_worker_info():
+            os.nice(19)  # the training's threads wait for each other: it takes what they leave
         pad = self.processor.tokenizer.pad_token_id
         index = self.start
         while True:
