@@ -45,7 +45,7 @@ def describe(folders: Iterable[Path]) -> Provenance:
     commit, dirty = _checkout()
     name, features = _processor()
     return Provenance(
-        command=sys.argv,
+        command=[Path(sys.argv[0]).name, *sys.argv[1:]],
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         commit=commit,
         dirty=dirty,
