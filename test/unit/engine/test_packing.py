@@ -26,6 +26,8 @@ def test_float32_too_where_the_ops_are_ours(monkeypatch) -> None:
 def test_a_layer_of_the_host_takes_the_packed_product(monkeypatch) -> None:
     ours = functools.partial(packs_weight, amx_utils.dtype_is_supported)
     monkeypatch.setattr(amx_utils, "dtype_is_supported", ours)
+    # What a server hears on a processor without AMX too, by the ops' own platform plugin.
+    monkeypatch.setattr(amx_utils, "cpu_has_amx_support", lambda: True)
     layer = torch.nn.Linear(32, 16)
     x, plain = torch.randn(3, 32), layer.weight.detach().clone()
     amx_utils._amx_process_weight_after_loading(layer, ["weight"])
