@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 
+from builders.heads import config_of
 from sglang.glance.assets import HEAD, READER
 
-_config = json.loads((READER / "config.json").read_text())
+_config = config_of(READER)
 _tokenizer = json.loads((READER / "tokenizer.json").read_text())
 _special = [each["id"] for each in _tokenizer["added_tokens"]]
 
@@ -16,7 +17,7 @@ IMAGE: int = _config["image_token_id"]
 VIDEO: int = _config["video_token_id"]
 VISION_START: int = _config["vision_start_token_id"]
 VISION_END: int = _config["vision_end_token_id"]
-MASK: int = json.loads((HEAD / "config.json").read_text())["dflash_config"]["mask_token_id"]
+MASK: int = config_of(HEAD)["dflash_config"]["mask_token_id"]
 # Special tokens and the bytes 0 and 1: nothing the reader ever writes.
 _bytes = [_tokenizer["model"]["vocab"][token] for token in ("\u0100", "\u0101")]
 NEVER_WANTED = tuple(sorted({*_special, *_bytes} - {EOS})[:8])

@@ -229,10 +229,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def run(options: argparse.Namespace, console: Console) -> tuple[Run, list[Row]]:
+def run(
+    options: argparse.Namespace, chosen: dict[str, list[str]], console: Console
+) -> tuple[Run, list[Row]]:
     heads = [head for head in (options.head_path, options.eagle3_head_path) if head]
     provenance = describe([options.model_path, *heads, options.requests])
-    chosen, prompts = options.arms, picture_prompts(options.requests)
+    prompts = picture_prompts(options.requests)
     rows: list[Row] = []
     boot_s: dict[str, float] = {}
     passes = len(options.batch) * options.repeats * len(chosen) * len(prompts)
@@ -275,13 +277,13 @@ def main(argv: list[str] | None = None) -> int:
     unknown = sorted(set(options.arms or ()) - set(every))
     if unknown:
         parser.error(f"--arms: got {', '.join(unknown)}; expected among {', '.join(every)}")
-    options.arms = {k: v for k, v in every.items() if k in {PLAIN, *(options.arms or every)}}
+    chosen = {k: v for k, v in every.items() if k in {PLAIN, *(options.arms or every)}}
     console = Console(stderr=True)
     with unwind_on_signals():
         if options.show:
             measured, rows = load(options.show)
         else:
-            measured, rows = run(options, console)
+            measured, rows = run(options, chosen, console)
     if options.out:
         save(options.out, measured, rows)
     if options.card:

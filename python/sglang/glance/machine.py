@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import platform
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -38,6 +39,14 @@ class Provenance(msgspec.Struct, frozen=True):
     python: str
     versions: dict[str, str]
     data: str
+
+    @property
+    def shown_command(self) -> str:
+        return shlex.join(["python", "-m", "sglang.glance", *self.command[1:]])
+
+    @property
+    def shown_versions(self) -> str:
+        return ", ".join(f"{name} {number}" for name, number in self.versions.items())
 
 
 def describe(folders: Iterable[Path]) -> Provenance:

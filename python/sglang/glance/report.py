@@ -249,12 +249,11 @@ def loss_table(rows: Sequence[Row]) -> Table:
 def show(run: Run, rows: Sequence[Row], console: Console) -> None:
     """Print everything one run says."""
     made = run.provenance
-    versions = ", ".join(f"{name} {number}" for name, number in made.versions.items())
     changed = {None: "", True: " with local changes", False: ""}[made.dirty]
     console.print(
         f"{made.started}  commit {made.commit}{changed}\n{made.machine}, {made.cores} cores, "
         f"{made.memory_gib} GiB, {' '.join(made.features)}; {made.threads} thread(s) a server; "
-        f"load {made.load} at the start\nPython {made.python}, {versions}; ops: "
+        f"load {made.load} at the start\nPython {made.python}, {made.shown_versions}; ops: "
         f"{made.kernels}\nserver start, seconds (all arms at once): {run.boot_s}",
         highlight=False,
     )

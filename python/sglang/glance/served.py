@@ -40,11 +40,12 @@ def served(run: Run, rows: Sequence[Row]) -> dict[str, Served]:
         if arm == PLAIN:
             continue
         own = select(rows, arm=arm)
+        same, asked = identical(own, plain)
         out[arm] = Served(
             flags=[Path(flag).name for flag in flags],
             dtype=rows[0].dtype,
-            requests=len(own),
-            identical=identical(own, plain)[0],
+            requests=asked,
+            identical=same,
             accept_length={task: accept_length(select(own, task=task)) for task in tasks},
             machine=f"{made.machine}, {made.cores} cores",
             commit=made.commit,

@@ -98,8 +98,8 @@ def test_an_unknown_arm_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
 def test_plain_is_always_among_the_arms(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    def run(options: argparse.Namespace, console: Console) -> None:
-        asked.append(options.arms)
+    def run(options: argparse.Namespace, chosen: dict, console: Console) -> None:
+        asked.append(chosen)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(bench, "run", run)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
@@ -78,7 +77,7 @@ def write_card(reader: Path, checkpoint: Path, batch: int, scores: Sequence[Scor
 def readme(card: Card, config: dict) -> str:
     text, vision, made = config["text_config"], config["vision_config"], card.provenance
     rows = (
-        f"| {each.task} | {each.num_answers} | {each.num_right / each.num_answers:.0%} | "
+        f"| {each.task} | {each.num_answers} | {each.accuracy:.0%} | "
         f"{each.entropy:.3f} | {each.tokens:.1f} |"
         for each in card.scores
     )
@@ -95,8 +94,8 @@ def readme(card: Card, config: dict) -> str:
         batch=card.batch,
         hours=card.seconds / 3600,
         loss=card.loss,
-        command=shlex.join(["python", "-m", "sglang.glance", *made.command[1:]]),
-        versions=", ".join(f"{name} {version}" for name, version in made.versions.items()),
+        command=made.shown_command,
+        versions=made.shown_versions,
         machine=made.machine,
         cores=made.cores,
     )

@@ -18,7 +18,7 @@ from transformers import ProcessorMixin
 
 from ..tasks import questions
 from ..train.target import chat_text
-from . import marks
+from .marks import recorded
 
 IGNORED = -100
 # The share of each task; more of what is hard to read.
@@ -63,7 +63,7 @@ def row(index: int, processor: ProcessorMixin, count: int = QUESTIONS) -> Row:
     """The ``index``-th training picture with ``count`` questions; the shares draw its task."""
     task = random.Random(f"task/{index}").choices(tuple(SHARES), tuple(SHARES.values()))[0]
     head, branches, pixels, grid = [], [], None, None
-    with marks.recorded() as drawn:
+    with recorded() as drawn:
         samples = list(itertools.islice(questions(task, "train", index), count))
     for sample in samples:
         text = chat_text(processor, sample.prompt, has_image=True)

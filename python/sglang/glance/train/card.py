@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -102,10 +101,10 @@ def readme(card: Card, last: Entry) -> str:
         recipe=", ".join(f"{key} {value}" for key, value in recipe.items()),
         lr=plan.lr,
         dtype="bfloat16" if plan.bf16 else "float32",
-        versions=", ".join(f"{name} {version}" for name, version in made.versions.items()),
+        versions=made.shown_versions,
         machine=made.machine,
         cores=made.cores,
-        command=shlex.join(["python", "-m", "sglang.glance", *made.command[1:]]),
+        command=made.shown_command,
     )
 
 

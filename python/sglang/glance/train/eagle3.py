@@ -49,11 +49,11 @@ class ChainBatch(NamedTuple):
     weights: Tensor
 
     def to(self, device: torch.device) -> ChainBatch:
-        moved = {name: getattr(self, name).to(device, non_blocking=True) for name in TENSORS}
-        return self._replace(**moved)
-
-
-TENSORS = ("embeds", "taps", "labels", "weights")
+        moved = (
+            each.to(device, non_blocking=True) if isinstance(each, Tensor) else each
+            for each in self
+        )
+        return ChainBatch(*moved)
 
 
 class Attention(Projections):
