@@ -10,9 +10,11 @@ import subprocess
 import sys
 
 import msgspec
+import numpy as np
 import pytest
 from PIL import Image
 from sglang.glance import tasks
+from sglang.glance.tasks import trace
 from sglang.glance.tasks.cli import Line, sheet
 from sglang.glance.tasks.phrases import expand, joined
 from sglang.glance.tasks.score import normalised, right, things
@@ -86,6 +88,30 @@ def test_answers_are_phrased_freely(task: str) -> None:
     assert len({sample.kind for sample in samples}) > 1
     starts = {sample.answer.split()[0] for sample in samples}
     assert len(starts) > 3
+
+
+@pytest.mark.parametrize("task", ["scene_text", "infographic", "document", "chart"])
+def test_the_trace_says_where_each_character_stands(task: str) -> None:
+    """All texts are told, with ink where they are told to be: turned signs and charts too."""
+    for index in range(COUNT.get(task, 40)):
+        with trace.listening() as marks:
+            sample = tasks.make(task, "train", index)
+        characters = [mark for mark in marks if isinstance(mark, trace.Character)]
+        told = "".join(mark.text for mark in characters)
+        assert all(word in told for text in sample.texts for word in text.split())
+        grey = np.asarray(sample.image.convert("L"), dtype=int)
+        for x, y, text in characters:
+            if text.isalnum():
+                left, top = max(0, round(x) - 5), max(0, round(y) - 3)
+                around = grey[top : round(y) + 4, left : round(x) + 6]
+                assert np.ptp(around) > 40, (index, x, y, text)
+
+
+def test_nothing_is_told_when_nobody_listens() -> None:
+    with trace.listening() as outer:
+        with trace.listening() as inner:
+            tasks.make("caption", "train", 0)
+        assert inner and not outer
 
 
 def test_right_wants_whole_values_in_their_order() -> None:

@@ -107,21 +107,25 @@ def test_only_answers_have_labels(rows) -> None:
 def test_training_lowers_the_loss_and_goes_on_where_it_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The loss is that of the first pictures, before and after."""
     monkeypatch.setattr(build, "TEXTS_A_TASK", 20)
     monkeypatch.setattr(data, "POOL", 1)
     monkeypatch.setattr(loop, "WARM_UP", 2)
     seen: list[int] = []
+    losses: list[float] = []
 
     def tell(progress: loop.Progress) -> None:
         seen.append(progress.step)
 
     for steps in (2, 4):
         training = loop.Training(tmp_path, READER, steps, 1)
+        first = data.collated([data.row(n, training.processor) for n in range(steps)], 0)
+        with torch.no_grad():
+            losses.append(loop.answer_loss(training.model, first).item())
         training.run(1e9, 1e9, tell)
     assert seen == [1, 2, 3, 4]
-    losses = training.progress.losses
-    assert len(losses) == 4
-    assert losses[-1] < losses[0]
+    assert len(training.progress.losses) == 4
+    assert losses[1] < losses[0]
     again = loop.Training(tmp_path, READER, 4, 1)
     ours, kept = (dict(each.model.named_parameters()) for each in (training, again))
     assert all(torch.equal(ours[name], kept[name]) for name in ours)
@@ -130,6 +134,24 @@ def test_training_lowers_the_loss_and_goes_on_where_it_stopped(
     saved = dict(model.named_parameters())
     for name in ours:
         torch.testing.assert_close(saved[name], ours[name].bfloat16().float())
+
+
+def test_the_tower_learns_alone_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "TEXTS_A_TASK", 20)
+    monkeypatch.setattr(data, "POOL", 1)
+    training = loop.Training(tmp_path, READER, 2, 1, tower_steps=1)
+    before = {name: weight.clone() for name, weight in training.model.named_parameters()}
+
+    def moved() -> set[str]:
+        now = training.model.named_parameters()
+        return {name for name, weight in now if not torch.equal(weight, before[name])}
+
+    batch = data.collated([data.row(0, training.processor)], 0)
+    training.step(batch)
+    assert moved() and all(name.startswith("model.visual.") for name in moved())
+    training.progress.step = 1
+    training.step(batch)
+    assert any(name.startswith("model.language_model.") for name in moved())
 
 
 def test_a_folder_without_a_reader_is_refused(tmp_path: Path, capsys) -> None:

@@ -16,6 +16,13 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("folder", type=Path, help="checkpoint.pt, and reader/ as it is served")
     parser.add_argument("--init", type=Path, default=READER, help="a reader to start from")
     parser.add_argument("--steps", type=int, default=12000, help="steps in all (12000)")
+    parser.add_argument(
+        "--tower-steps",
+        type=int,
+        default=0,
+        help="the first of them, in which the vision tower alone learns what it sees: a fifth of "
+        "the time each (0)",
+    )
     parser.add_argument("--batch", type=int, default=16, help="samples a step (16)")
     parser.add_argument(
         "--minutes", type=float, default=1e9, help="stop after so long, to go on later"
@@ -46,7 +53,14 @@ def main(argv: Sequence[str]) -> int:
 
     torch.set_num_threads(args.threads)
     args.folder.mkdir(parents=True, exist_ok=True)
-    training = Training(args.folder, args.init, args.steps, args.batch, compile=True)
+    training = Training(
+        args.folder,
+        args.init,
+        args.steps,
+        args.batch,
+        tower_steps=args.tower_steps,
+        compile=True,
+    )
 
     def tell(progress: Progress) -> None:
         if progress.step % 20 == 0:

@@ -16,9 +16,9 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from transformers import ProcessorMixin
 
-from ..tasks import questions
+from ..tasks import questions, trace
 from ..train.target import chat_text
-from .marks import recorded
+from .marks import labelled
 
 IGNORED = -100
 # The share of each task; more of what is hard to read.
@@ -63,7 +63,7 @@ def row(index: int, processor: ProcessorMixin, count: int = QUESTIONS) -> Row:
     """The ``index``-th training picture with ``count`` questions; the shares draw its task."""
     task = random.Random(f"task/{index}").choices(tuple(SHARES), tuple(SHARES.values()))[0]
     head, branches, pixels, grid = [], [], None, None
-    with recorded() as drawn:
+    with trace.listening() as marks:
         samples = list(itertools.islice(questions(task, "train", index), count))
     for sample in samples:
         text = chat_text(processor, sample.prompt, has_image=True)
@@ -75,7 +75,7 @@ def row(index: int, processor: ProcessorMixin, count: int = QUESTIONS) -> Row:
         asked = processor.tokenizer.encode(question, add_special_tokens=False)
         told = processor.tokenizer.encode(f"{sample.answer}<|im_end|>", add_special_tokens=False)
         branches.append((asked + told, len(asked)))
-    return Row(head, branches, pixels, grid, drawn.labels(samples[0].image))
+    return Row(head, branches, pixels, grid, labelled(samples[0].image, marks))
 
 
 def collated(rows: list[Row], pad: int) -> Batch:

@@ -99,13 +99,22 @@ def compiled(model: Qwen3VLForConditionalGeneration) -> None:
 
 
 class Training:
-    """A run in a folder: ``checkpoint.pt`` to go on from, ``reader/`` as it is served. Products are
-    in bfloat16 where that is faster; weights are in float32."""
+    """A run in a folder: ``checkpoint.pt`` to go on from, ``reader/`` as it is served. The vision
+    tower learns the second lesson alone for ``tower_steps`` of all ``steps``. Products are in
+    bfloat16 where that is faster; weights are in float32."""
 
     def __init__(
-        self, folder: Path, start: Path, steps: int, size: int, compile: bool = False
+        self,
+        folder: Path,
+        start: Path,
+        steps: int,
+        size: int,
+        *,
+        tower_steps: int = 0,
+        compile: bool = False,
     ) -> None:
         self.folder, self.steps, self.size = folder, steps, size
+        self.tower_steps = tower_steps
         self.path = folder / "checkpoint.pt"
         self.progress = Progress()
         resumed = self.path.exists()
@@ -146,13 +155,19 @@ class Training:
         fresh.replace(self.path)
 
     def step(self, batch: Batch) -> float:
+        """Loss of the answers; of the second lesson, while the tower learns it alone."""
         factor = rate(self.progress.step, self.steps)
         groups = [group for each in self.optimizers for group in each.param_groups]
         for group, full in zip(groups, self.rates, strict=True):
             group["lr"] = full * factor
         with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
-            loss = answer_loss(self.model, batch)
-            (loss + MARKS * self.marks.loss(batch.marks)).backward()
+            if self.progress.step < self.tower_steps:
+                self.model.model.visual(batch.pixels, batch.grids)
+                loss = self.marks.loss(batch.marks)
+                loss.backward()
+            else:
+                loss = answer_loss(self.model, batch)
+                (loss + MARKS * self.marks.loss(batch.marks)).backward()
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), CLIP)
             for each in self.optimizers:
                 each.step()

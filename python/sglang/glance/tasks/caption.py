@@ -20,31 +20,17 @@ PROMPTS = (
 )
 # background: its two colours, and ways to speak of it
 GROUNDS: dict[str, tuple[Colour, Colour, str]] = {
-    "sky": ((150, 200, 240), (214, 234, 250), "[the sky|a pale sky|a clear sky|a wide, light sky]"),
-    "sand": ((236, 216, 170), (224, 198, 146), "[sand|warm sand|a dry, sandy field]"),
-    "grass": ((160, 206, 130), (186, 222, 150), "[grass|a meadow|a green lawn|fresh grass]"),
-    "fog": ((204, 206, 210), (226, 226, 230), "[fog|a grey haze|mist|a soft, grey fog]"),
-    "dusk": ((204, 178, 214), (236, 204, 206), "[dusk|an evening sky|the last light|a mild dusk]"),
+    "sky": ((150, 200, 240), (214, 234, 250), "[the|a clear] sky"),
+    "sand": ((236, 216, 170), (224, 198, 146), "[|warm ]sand"),
+    "grass": ((160, 206, 130), (186, 222, 150), "[grass|a meadow]"),
+    "fog": ((204, 206, 210), (226, 226, 230), "[|a grey ]fog"),
+    "dusk": ((204, 178, 214), (236, 204, 206), "[dusk|an evening sky]"),
 }
 _HIDDEN = {"fog": ("white",), "sand": ("yellow", "white"), "dusk": ("white", "pink")}
-_OPENERS = (
-    "[The picture|This image|The scene|The photo] [shows|has|presents|features] ",
-    "[Here|In this picture|In this scene] [we see|one sees|there is|we find] ",
-    "[There is|We see|Look at|I can see] ",
-    "",
-)
-_ADJECTIVES = "[bright |plain |neat |simple |lonely |pretty |solid |fine |quiet |single ]"
-_LINKS = (
-    ", [next to|beside|left of|close to] ",
-    " [and|with|followed by|together with|along with] ",
-    ", then ",
-    ", and [to its right|beside it|near it|after that] ",
-)
-_GROUND = (
-    " [on|against|in front of] {ground}",
-    ", [all|everything] [on|against] {ground}",
-    ", with {ground} [behind|in the back|all around]",
-)
+_OPENERS = ("[The picture|This image] shows ", "Here [we see|there is] ", "")
+_ADJECTIVES = "[bright |plain |neat ]"
+_LINKS = (", next to ", " and [then |]", ", and [to its right|beside it] ")
+_GROUND = (" on {ground}", ", all against {ground}")
 
 
 def caption(rng: random.Random, split: Split) -> Picture:
@@ -88,8 +74,8 @@ def _place(image: Image.Image, things: list, back: Colour, rng: random.Random) -
 
 
 def _told(kind: str, colour: str, large: bool, rng: random.Random) -> str:
-    size = "[big |large |huge |]" if large else "[small |little |tiny |]"
-    adjective = _ADJECTIVES if rng.random() < 0.4 else ""
+    size = "[big |large ]" if large else "[small |little ]"
+    adjective = _ADJECTIVES if rng.random() < 0.2 else ""
     hue = rng.choice(COLOUR_NAMES.get(colour, (colour,)))
     noun = rng.choice(NAMES[kind])
     words = expand(f"{size}{adjective}", rng) + f"{hue} {noun}"

@@ -8,7 +8,8 @@ import random
 import numpy as np
 from PIL import Image
 
-from .canvas import finished
+from . import trace
+from .canvas import face, finished
 from .icons import COLOURS
 from .phrases import expand, joined, sentence
 from .sample import HEIGHT, WIDTH, Asked, Picture, Split
@@ -17,7 +18,13 @@ from .values import Values
 DPI = 100
 _ALL = ("Read the chart.", "List the values in the chart.", "What does the chart show?")
 _STYLES = ("default", "ggplot", "bmh", "fast", "grayscale")
-_FAMILIES = ("DejaVu Sans", "DejaVu Serif", "DejaVu Sans Mono", "STIXGeneral")
+# family: the face of it
+_FAMILIES = {
+    "DejaVu Sans": "DejaVuSans",
+    "DejaVu Serif": "DejaVuSerif",
+    "DejaVu Sans Mono": "DejaVuSansMono",
+    "STIXGeneral": "STIXGeneral",
+}
 _OPENERS = ("[|In the chart |Here ]", "[|The chart [shows|gives|lists] |In it, |We read |It has ]")
 _IS = "[is|is at|has|stands at|shows|reaches]"
 
@@ -29,7 +36,9 @@ def chart(rng: random.Random, split: Split) -> Picture:
     count = rng.randint(3, 4 if kind in ("lying bars", "pie") else 5)
     longest = {"lying bars": 6, "pie": 4}.get(kind, 8 - count)
     names = [values.word(longest) for _ in range(count)]
-    amounts = [int(values.number(5, 98)) for _ in names]
+    # The labels of two thin slices side by side would cover each other.
+    least, most = (25, 75) if kind == "pie" else (5, 98)
+    amounts = [int(values.number(least, most)) for _ in names]
     image = finished(_drawn(kind, names, amounts, rng), rng, 0.7)
     facts = list(zip(names, amounts, strict=True))
     return Picture(kind, image, tuple(values.drawn), functools.partial(_asked, facts))
@@ -85,7 +94,8 @@ def _pyplot():
 
 def _drawn(kind: str, names: list[str], amounts: list[int], rng: random.Random) -> Image.Image:
     pyplot = _pyplot()
-    style = {"font.family": rng.choice(_FAMILIES), "font.size": rng.uniform(8.5, 9.5)}
+    family = rng.choice(tuple(_FAMILIES))
+    style = {"font.family": family, "font.size": rng.uniform(8.5, 9.5)}
     inks = [np.array(shades[0]) / 255 for name, shades in COLOURS.items() if name != "white"]
     colours = rng.sample(inks, len(names))
     if rng.random() < 0.5:
@@ -99,9 +109,24 @@ def _drawn(kind: str, names: list[str], amounts: list[int], rng: random.Random) 
         elif kind == "pie":
             figure.subplots_adjust(left=0.2, right=0.8, bottom=0.16, top=0.84)
         figure.canvas.draw()
+        _told(axes, face(_FAMILIES[family], 12))
         pixels = np.asarray(figure.canvas.buffer_rgba())[..., :3].copy()
         pyplot.close(figure)
     return Image.fromarray(pixels)
+
+
+def _told(axes, font) -> None:
+    """Every written text, to who listens."""
+    from matplotlib.text import Text
+
+    for text in axes.findobj(lambda artist: isinstance(artist, Text) and artist.get_text()):
+        box, words = text.get_window_extent(), text.get_text()
+        if not text.get_visible() or box.x0 <= 0:
+            continue
+        stretch = box.width / font.getlength(words)
+        inked = font.getbbox(words)
+        middle = HEIGHT - (box.y0 + box.y1) / 2
+        trace.text((box.x0, middle - (inked[1] + inked[3]) / 2), words, font, stretch=stretch)
 
 
 def _bare(axes, rng: random.Random) -> None:
@@ -148,7 +173,8 @@ def _pie(axes, names: list[str], amounts: list[int], colours: list, rng: random.
         amounts,
         labels=labels,
         colors=None if colours[0] is colours[-1] else [(*colour, 0.75) for colour in colours],
-        startangle=rng.choice((0, 45, 90)),
+        startangle=90,  # and with the clock: where the first one is, is not to be seen otherwise
+        counterclock=False,
         labeldistance=1.1,
         wedgeprops={"linewidth": 1, "edgecolor": "white"},
     )

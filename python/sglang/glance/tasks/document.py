@@ -11,6 +11,7 @@ from PIL import Image, ImageDraw
 from .canvas import FACES, dark, face, finished, page, text_size
 from .phrases import expand, joined, sentence
 from .sample import HEIGHT, WIDTH, Asked, Picture, Split
+from .trace import write
 from .values import Values
 
 FIELDS = {
@@ -149,12 +150,12 @@ def _typeset(lines: list[Line], portrait: bool, rng: random.Random) -> Image.Ima
     for number, line in enumerate(lines):
         x = left + rng.randint(-2, 2)
         y = top + number * gap + rng.randint(-2, 2)
-        draw.text((x, y), line.left, font=font, fill=ink)
+        write(draw, (x, y), line.left, font, ink)
         if line.right:
             wide = text_size(line.right, font)[0]
             after = x + text_size(line.left, font)[0] + 7
             x = column or (size[0] - wide - left if portrait else after)
-            draw.text((min(x, size[0] - wide - 1), y), line.right, font=font, fill=ink)
+            write(draw, (min(x, size[0] - wide - 1), y), line.right, font, ink)
     return finished(image, rng)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from PIL import ImageDraw
 
+from . import trace
 from .canvas import Colour
 
 # name shown first: the other words for it that an answer may use
@@ -43,12 +44,14 @@ COLOUR_NAMES = {
     "red": ("red", "crimson"),
     "blue": ("blue", "azure"),
 }
+_NAME_OF = {shade: name for name, shades in COLOURS.items() for shade in shades}
 Box = tuple[float, float, float, float]
 
 
 def draw_icon(draw: ImageDraw.ImageDraw, name: str, box: Box, fill: Colour, back: Colour) -> None:
     """Draw ``name`` within ``box``; ``back`` shows through the holes of a ring or a moon."""
     _DRAWN[name](draw, box, fill, back)
+    trace.icon(box, name, _NAME_OF[fill])
 
 
 def _at(box: Box, *points: tuple[float, float]) -> list[tuple[float, float]]:

@@ -11,6 +11,7 @@ from .canvas import FACES, dark, finished, fitting, gradient, light, text_size
 from .icons import COLOURS, NAMES, draw_icon
 from .phrases import expand, joined, sentence
 from .sample import HEIGHT, WIDTH, Asked, Picture, Split
+from .trace import write
 from .values import Values
 
 _ALL = ("Summarise the infographic.", "What are the key figures?", "List every figure shown.")
@@ -75,7 +76,7 @@ def _drawn(panels: list, title: str, rng: random.Random) -> tuple[Image.Image, s
     if title:
         font = fitting(title, FACES, rng.randint(14, 17), WIDTH - 20, rng)
         x = rng.randint(4, max(4, WIDTH - text_size(title, font)[0] - 6))
-        draw.text((x, rng.randint(1, 4)), title, font=font, fill=dark(rng))
+        write(draw, (x, rng.randint(1, 4)), title, font, dark(rng))
         top = 26
     kind, cells = _cells(len(panels), top, rng)
     for panel, cell in zip(panels, cells, strict=True):
@@ -110,11 +111,11 @@ def _panel(draw: ImageDraw.ImageDraw, panel: tuple, cell: tuple, back, rng: rand
     if width > WIDTH // 2 and rng.random() < 0.6:
         text = f"{amount} {label}"
         font = fitting(text, FACES, rng.randint(13, 16), room, rng)
-        draw.text((right, y + (side - 18) // 2 + rng.randint(-1, 1)), text, font=font, fill=ink)
+        write(draw, (right, y + (side - 18) // 2 + rng.randint(-1, 1)), text, font, ink)
         return
     top = min(max(top, y - 6), top + max(0, height - 38))
     font = fitting(amount, FACES, rng.randint(13, 16), room, rng)
-    draw.text((right, top), amount, font=font, fill=ink)
+    write(draw, (right, top), amount, font, ink)
     below = top + int(font.getbbox(amount)[3]) + 2
     font = fitting(label, FACES, rng.randint(12, 13), room, rng)
-    draw.text((right, below - int(font.getbbox(label)[1]) + 1), label, font=font, fill=ink)
+    write(draw, (right, below - int(font.getbbox(label)[1]) + 1), label, font, ink)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import math
 import random
 
 from PIL import Image, ImageDraw
 
+from . import trace
 from .canvas import FACES, Colour, dark, finished, fitting, gradient, light, text_size
 from .icons import COLOURS
 from .phrases import expand, joined, sentence
@@ -15,6 +17,7 @@ from .values import Values
 
 # what a sign is made of: name, and whether its letters are light
 BOARDS = {"red": True, "blue": True, "green": True, "black": True, "yellow": False, "white": False}
+ROW = 40  # pixels
 _READ_ALL = (
     "What do the signs say?",
     "Read the text in the scene.",
@@ -96,11 +99,13 @@ def _muted(rng: random.Random) -> Colour:
 
 
 def _boxes(count: int, rng: random.Random) -> list[tuple[int, int, int, int]]:
-    """Cells of a row or of a column, left to right or top to bottom."""
+    """Cells of a row or of a column, left to right or top to bottom; a row is no higher than
+    that it can be told from a column."""
     if count == 1:
         return [(0, 0, WIDTH, HEIGHT)]
     if count == 2 and rng.random() < 0.5:
-        return [(0, 0, WIDTH // 2, HEIGHT), (WIDTH // 2, 0, WIDTH, HEIGHT)]
+        top = rng.randint(0, HEIGHT - ROW)
+        return [(0, top, WIDTH // 2, top + ROW), (WIDTH // 2, top, WIDTH, top + ROW)]
     height = HEIGHT // count
     return [(0, row * height, WIDTH, (row + 1) * height) for row in range(count)]
 
@@ -117,9 +122,22 @@ def _hang(image: Image.Image, board: str, text: str, cell: tuple, rng: random.Ra
         draw.rectangle((0, 0, sign.width - 1, sign.height - 1), outline=(*ink, 255))
     origin = font.getbbox(text)
     draw.text((pad - origin[0], pad - origin[1]), text, font=font, fill=(*ink, 255))
+    flat, angle = sign, 0.0
     if rng.random() < 0.4:
         angle = rng.uniform(-4, 4)
         sign = sign.rotate(angle, expand=True, resample=Image.Resampling.BICUBIC)
     x = left + rng.randint(0, max(0, right - left - sign.width))
     y = top + rng.randint(0, max(0, bottom - top - sign.height))
     image.paste(sign, (x, y), sign)
+    middle = (x + sign.width / 2, y + sign.height / 2)
+    place = functools.partial(_turned, math.radians(angle), flat.size, middle)
+    trace.text((pad - origin[0], pad - origin[1]), text, font, place)
+
+
+def _turned(
+    angle: float, size: tuple[int, int], middle: trace.Point, point: trace.Point
+) -> trace.Point:
+    """Where a point of a sign stands, turned against the clock about its middle."""
+    u, v = point[0] - size[0] / 2, point[1] - size[1] / 2
+    sin, cos = math.sin(angle), math.cos(angle)
+    return middle[0] + u * cos + v * sin, middle[1] - u * sin + v * cos
