@@ -44,6 +44,7 @@ from sglang.glance.audit_client import (
 )
 from sglang.glance.bench import COLD, arms
 from sglang.glance.figures import GLANCE, PLAIN
+from sglang.glance.files import write_json
 from sglang.glance.server import CPU_FLAGS, serve, unwind_on_signals
 
 ULP_AT_16 = {"float32": 2.0**-19, "float16": 2.0**-6, "bfloat16": 2.0**-3}
@@ -295,5 +296,5 @@ def main(argv: list[str] | None = None) -> int:
         return 130
     show(audit, Console())
     if options.json:
-        options.json.write_bytes(msgspec.json.format(msgspec.json.encode(audit)) + b"\n")
+        write_json(options.json, audit)
     return 0 if audit.verdict in ("identical", "near ties only") else 1

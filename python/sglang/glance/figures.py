@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from sglang.glance.files import write_json
 from sglang.glance.machine import Provenance
 
 PLAIN, GLANCE = "plain", "glance"
@@ -54,7 +55,7 @@ class Run(msgspec.Struct, frozen=True):
 
 def save(folder: Path, run: Run, rows: Iterable[Row]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "run.json").write_bytes(msgspec.json.format(msgspec.json.encode(run)) + b"\n")
+    write_json(folder / "run.json", run)
     (folder / "rows.jsonl").write_bytes(b"".join(msgspec.json.encode(r) + b"\n" for r in rows))
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 from sglang.glance.figures import PLAIN, POOLED, Row, Run, accept_length, identical, select
+from sglang.glance.files import write_json
 
 HEADING = "## Through a server"
 FORMULA = (
@@ -59,7 +60,7 @@ def write_served(folder: Path, run: Run, rows: Sequence[Row]) -> None:
     path, about = folder / "card.json", folder / "README.md"
     card = msgspec.json.decode(path.read_bytes())
     card["served"] = card.get("served", {}) | msgspec.to_builtins(served(run, rows))
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(card)) + b"\n")
+    write_json(path, card)
     text = about.read_text().partition(f"\n{HEADING}")[0]
     about.write_text(f"{text}\n{HEADING}\n\n{table(card['served'])}\n{FORMULA}\n")
 

@@ -102,6 +102,11 @@ def test_only_answers_have_labels(rows) -> None:
         answers = [tokens[asked:] for tokens, asked in row.branches]
         told = batch.labels[number]
         assert told[told != data.IGNORED].tolist() == list(itertools.chain(*answers))
+        weights = batch.weights[number][told != data.IGNORED].tolist()
+        share = 1 / (len(rows) * data.QUESTIONS)
+        wanted = [share / len(answer) for answer in answers for _ in answer]
+        assert weights == pytest.approx(wanted)
+    assert batch.weights.sum().item() == pytest.approx(1)
 
 
 def test_training_lowers_the_loss_and_goes_on_where_it_stopped(

@@ -24,6 +24,7 @@ from sglang.glance.assets import HEAD, PICTURES, READER
 from sglang.glance.audit_client import FAILURES, Endpoint, Question, load_questions
 from sglang.glance.bench import ROUND_LOG_ENV, arms
 from sglang.glance.figures import GLANCE, POOLED
+from sglang.glance.files import write_json
 from sglang.glance.law.fit import Law, fit_law
 from sglang.glance.law.rows import Asked, LawRow, by_task, join, load_rows, read_log, save_rows
 from sglang.glance.law.show import plot, show
@@ -161,7 +162,7 @@ def main(argv: list[str] | None = None) -> int:
         return 130
     show(report.laws, Console(width=None if sys.stdout.isatty() else 120))
     if options.json:
-        options.json.write_bytes(msgspec.json.format(msgspec.json.encode(report)) + b"\n")
+        write_json(options.json, report)
     if options.plot:
         plot(report.laws, options.plot)
     return int(report.laws[POOLED].problem is not None)

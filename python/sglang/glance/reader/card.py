@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 import torch
 
+from ..files import write_json
 from ..machine import Provenance, describe
 from .loop import Progress
 from .measure import Score
@@ -69,7 +70,7 @@ def write_card(reader: Path, checkpoint: Path, batch: int, scores: Sequence[Scor
         scores=scores,
         provenance=describe([]),
     )
-    (reader / "card.json").write_bytes(msgspec.json.format(msgspec.json.encode(card)) + b"\n")
+    write_json(reader / "card.json", card)
     config = msgspec.json.decode((reader / "config.json").read_bytes())
     (reader / "README.md").write_text(readme(card, config))
 

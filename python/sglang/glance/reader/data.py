@@ -44,13 +44,15 @@ class Row:
 
 @dataclass
 class Batch:
-    """``ids``, ``labels``: int64 ``[rows, longest]``; ``seen``: bool ``[rows, 1, longest,
+    """``ids``, ``labels``: int64 ``[rows, longest]``; ``weights``: float32, of each label's loss,
+    one in sum; ``seen``: bool ``[rows, 1, longest,
     longest]``; ``after``: int64 ``[rows, longest]``, how far a token stands behind the head, -1
     within it; ``pixels``: float32 patches; ``grids``: int64 ``[rows, 3]``; ``marks``: of all
     visual tokens; ``heads``: the lengths of the heads."""
 
     ids: torch.Tensor
     labels: torch.Tensor
+    weights: torch.Tensor
     seen: torch.Tensor
     after: torch.Tensor
     pixels: torch.Tensor
@@ -79,11 +81,14 @@ def row(index: int, processor: ProcessorMixin, count: int = QUESTIONS) -> Row:
 
 
 def collated(rows: list[Row], pad: int) -> Batch:
-    """Padded at the right; only answers have labels, at the place of the token itself."""
+    """Padded at the right; only answers have labels, at the place of the token itself. Every answer
+    weighs the same: one that looks a single value up is as much to learn as one that lists all."""
     longest = max(map(len, rows))
     ids = torch.full((len(rows), longest), pad)
     labels = torch.full_like(ids, IGNORED)
     after = torch.full_like(ids, -1)
+    weights = torch.zeros(ids.shape)
+    answers = sum(len(each.branches) for each in rows)
     seen = torch.eye(longest, dtype=torch.bool).repeat(len(rows), 1, 1, 1)
     causal = torch.ones(longest, longest, dtype=torch.bool).tril()
     for number, each in enumerate(rows):
@@ -95,6 +100,7 @@ def collated(rows: list[Row], pad: int) -> Batch:
             end = at + len(tokens)
             ids[number, at:end] = torch.tensor(tokens)
             labels[number, at + asked : end] = ids[number, at + asked : end]
+            weights[number, at + asked : end] = 1 / (answers * (len(tokens) - asked))
             after[number, at:end] = torch.arange(end - at)
             seen[number, 0, at:end, at:end] = causal[at:end, at:end]
             at = end
@@ -102,7 +108,7 @@ def collated(rows: list[Row], pad: int) -> Batch:
     grids = torch.stack([each.grid for each in rows])
     marks = torch.cat([each.marks for each in rows])
     heads = [len(each.head) for each in rows]
-    return Batch(ids, labels, seen, after, pixels, grids, marks, heads)
+    return Batch(ids, labels, weights, seen, after, pixels, grids, marks, heads)
 
 
 class Batches(IterableDataset):

@@ -79,10 +79,11 @@ def states(model: Qwen3VLForConditionalGeneration, batch: Batch) -> torch.Tensor
 
 
 def answer_loss(model: Qwen3VLForConditionalGeneration, batch: Batch) -> torch.Tensor:
-    """Mean cross-entropy in nats over the tokens of the answers."""
+    """Cross-entropy in nats: the mean over answers of the mean over their tokens."""
     told = batch.labels[:, 1:] != IGNORED
     logits = model.lm_head(states(model, batch)[:, :-1][told])
-    return cross_entropy(logits, batch.labels[:, 1:][told])
+    losses = cross_entropy(logits, batch.labels[:, 1:][told], reduction="none")
+    return losses @ batch.weights[:, 1:][told]
 
 
 def compiled(model: Qwen3VLForConditionalGeneration) -> None:

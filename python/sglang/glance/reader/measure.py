@@ -12,6 +12,7 @@ from rich.progress import track
 from rich.table import Table
 from sglang.srt.speculative.glance.core.law import entropy
 
+from ..files import write_json
 from ..server import serve
 from ..tasks import TASKS
 from ..tasks.cli import Line, write
@@ -54,7 +55,7 @@ def measure(reader: Path, folder: Path, count: int) -> list[Score]:
     lines = [line for _, line in read(data, Line)]
     entropies = own_entropies(reader, prompter, folder, answers)
     found = [score(task, lines, answers, entropies) for task in TASKS]
-    (folder / "scores.json").write_bytes(msgspec.json.format(msgspec.json.encode(found)) + b"\n")
+    write_json(folder / "scores.json", found)
     return found
 
 

@@ -45,6 +45,7 @@ _ONSETS = (
 )
 _VOWELS = (*"AEIOUAEIO", "AI", "EA", "OO")
 _CODAS = ("", "", "", "L", "N", "R", "M", "ND", "RT", "SK", "X")
+_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _CODE_CHARACTERS = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
 
 
@@ -68,12 +69,16 @@ class Values:
         return value
 
     def word(self, longest: int = 7) -> str:
-        """A dictionary word or an invented name, in capitals."""
+        """A dictionary word, an invented name or plain letters, in capitals: what it is must be
+        read, it cannot be guessed from its start."""
 
         def draw() -> str:
             known = [word for word in WORDS if len(word) <= longest]
-            if known and self.rng.random() < 0.5:
+            choice = self.rng.random()
+            if known and choice < 0.35:
                 return self.rng.choice(known)
+            if choice < 0.55:
+                return "".join(self.rng.choices(_LETTERS, k=self.rng.randint(2, longest)))
             while len(word := self._invented()) > longest:
                 continue
             return word

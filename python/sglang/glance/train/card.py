@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+from sglang.glance.files import write_json
 from sglang.glance.machine import Provenance
 from sglang.glance.train.loop import Entry, Plan
 from sglang.glance.train.measure import FORMULA, Accepted
@@ -74,7 +75,7 @@ def write_card(folder: Path, card: Card, log: Sequence[Entry]) -> None:
     body = msgspec.to_builtins(card)
     body["held_out"] |= {"accept_len": card.held_out.accept_len, "formula": FORMULA}
     body["last"] = msgspec.to_builtins(log[-1])
-    (folder / "card.json").write_bytes(msgspec.json.format(msgspec.json.encode(body)) + b"\n")
+    write_json(folder / "card.json", body)
     (folder / "README.md").write_text(readme(card, log[-1]))
 
 
