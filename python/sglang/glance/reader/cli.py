@@ -23,6 +23,9 @@ def main(argv: Sequence[str]) -> int:
         help="the first of them, in which the vision tower alone learns what it sees: a fifth of "
         "the time each (0)",
     )
+    parser.add_argument(
+        "--factor", type=float, default=1.0, help="multiplies the learning rates from here on (1)"
+    )
     parser.add_argument("--batch", type=int, default=16, help="samples a step (16)")
     parser.add_argument(
         "--minutes", type=float, default=1e9, help="stop after so long, to go on later"
@@ -59,6 +62,7 @@ def main(argv: Sequence[str]) -> int:
         args.steps,
         args.batch,
         tower_steps=args.tower_steps,
+        factor=args.factor,
         compile=True,
     )
 

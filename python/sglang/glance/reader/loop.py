@@ -101,8 +101,8 @@ def compiled(model: Qwen3VLForConditionalGeneration) -> None:
 
 class Training:
     """A run in a folder: ``checkpoint.pt`` to go on from, ``reader/`` as it is served. The vision
-    tower learns the second lesson alone for ``tower_steps`` of all ``steps``. Products are in
-    bfloat16 where that is faster; weights are in float32."""
+    tower learns the second lesson alone for ``tower_steps`` of all ``steps``; ``factor`` multiplies
+    the learning rates. Products are in bfloat16 where that is faster; weights are in float32."""
 
     def __init__(
         self,
@@ -112,10 +112,11 @@ class Training:
         size: int,
         *,
         tower_steps: int = 0,
+        factor: float = 1.0,
         compile: bool = False,
     ) -> None:
         self.folder, self.steps, self.size = folder, steps, size
-        self.tower_steps = tower_steps
+        self.tower_steps, self.factor = tower_steps, factor
         self.path = folder / "checkpoint.pt"
         self.progress = Progress()
         resumed = self.path.exists()
@@ -157,7 +158,7 @@ class Training:
 
     def step(self, batch: Batch) -> float:
         """Loss of the answers; of the second lesson, while the tower learns it alone."""
-        factor = rate(self.progress.step, self.steps)
+        factor = self.factor * rate(self.progress.step, self.steps)
         groups = [group for each in self.optimizers for group in each.param_groups]
         for group, full in zip(groups, self.rates, strict=True):
             group["lr"] = full * factor

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+from collections.abc import Callable
 
 import numpy as np
 from PIL import Image
@@ -25,6 +26,13 @@ _FAMILIES = {
     "DejaVu Sans Mono": "DejaVuSansMono",
     "STIXGeneral": "STIXGeneral",
 }
+# The labels of two thin slices side by side would cover each other.
+_SCALES: dict[str, Callable[[Values], str]] = {
+    "slices": lambda values: values.number(25, 75),
+    "units": lambda values: values.number(5, 98),
+    "hundreds": lambda values: values.number(100, 980),
+    "tenths": lambda values: values.tenths(30),
+}
 _OPENERS = ("[|In the chart |Here ]", "[|The chart [shows|gives|lists] |In it, |We read |It has ]")
 _IS = "[is|is at|has|stands at|shows|reaches]"
 
@@ -36,42 +44,41 @@ def chart(rng: random.Random, split: Split) -> Picture:
     count = rng.randint(3, 4 if kind in ("lying bars", "pie") else 5)
     longest = {"lying bars": 6, "pie": 4}.get(kind, 8 - count)
     names = [values.word(longest) for _ in range(count)]
-    # The labels of two thin slices side by side would cover each other.
-    least, most = (25, 75) if kind == "pie" else (5, 98)
-    amounts = [int(values.number(least, most)) for _ in names]
+    scale = "slices" if kind == "pie" else rng.choice(("units", "units", "hundreds", "tenths"))
+    amounts = [_SCALES[scale](values) for _ in names]
     image = finished(_drawn(kind, names, amounts, rng), rng, 0.7)
     facts = list(zip(names, amounts, strict=True))
     return Picture(kind, image, tuple(values.drawn), functools.partial(_asked, facts))
 
 
-def _asked(facts: list[tuple[str, int]], rng: random.Random) -> Asked:
+def _asked(facts: list[tuple[str, str]], rng: random.Random) -> Asked:
     choice = rng.random()
     if choice < 0.55:
-        told = tuple(text for name, amount in facts for text in (name, str(amount)))
+        told = tuple(text for name, amount in facts for text in (name, amount))
         return rng.choice(_ALL), _listed(facts, rng), told
     if choice < 0.75:
         name, amount = rng.choice(facts)
         prompt = expand(f"[What is the value of {name}?|How large is {name}?]", rng)
         answer = f"[{name} {_IS} {amount}|The value [of|for] {name} is {amount}|It is {amount}]"
-        return prompt, sentence(expand(answer, rng)), (str(amount),)
+        return prompt, sentence(expand(answer, rng)), (amount,)
     if choice < 0.9:
         most = rng.random() < 0.5
-        name, amount = (max if most else min)(facts, key=lambda fact: fact[1])
+        name, amount = (max if most else min)(facts, key=lambda fact: float(fact[1]))
         word = "highest" if most else "lowest"
         prompt = expand(f"[Which value is the {word}?|Name the {word} one.]", rng)
         answer = f"[The {word} [is|one is|value is that of]|It is] {name}[ with| at|, at] {amount}"
-        return prompt, sentence(expand(answer, rng)), (name, str(amount))
+        return prompt, sentence(expand(answer, rng)), (name, amount)
     (one, first), (two, second) = rng.sample(facts, 2)
     prompt = expand(f"[Compare {one} and {two}.|Is {one} larger than {two}?]", rng)
-    relation = "[larger|higher|more]" if first > second else "[smaller|lower|less]"
+    relation = "[larger|higher|more]" if float(first) > float(second) else "[smaller|lower|less]"
     answer = (
         f"{one} [is|has] {relation} than {two}: {first} [against|to|versus] {second}"
         f"|{one} {_IS} {first} and {two} {_IS} {second}, so {one} is {relation}"
     )
-    return prompt, sentence(expand(f"[{answer}]", rng)), (str(first), str(second))
+    return prompt, sentence(expand(f"[{answer}]", rng)), (first, second)
 
 
-def _listed(facts: list[tuple[str, int]], rng: random.Random) -> str:
+def _listed(facts: list[tuple[str, str]], rng: random.Random) -> str:
     style = rng.randrange(3)
     if style == 0:
         mark = rng.choice((" = ", ": ", " "))
@@ -92,7 +99,7 @@ def _pyplot():
     return pyplot
 
 
-def _drawn(kind: str, names: list[str], amounts: list[int], rng: random.Random) -> Image.Image:
+def _drawn(kind: str, names: list[str], amounts: list[str], rng: random.Random) -> Image.Image:
     pyplot = _pyplot()
     family = rng.choice(tuple(_FAMILIES))
     style = {"font.family": family, "font.size": rng.uniform(8.5, 9.5)}
@@ -138,39 +145,40 @@ def _bare(axes, rng: random.Random) -> None:
         axes.spines[side].set_visible(False)
 
 
-def _bars(axes, names: list[str], amounts: list[int], colours: list, rng: random.Random) -> None:
-    drawn = axes.bar(names, amounts, color=colours, width=rng.uniform(0.5, 0.8))
-    axes.bar_label(drawn, padding=1)
-    axes.set_ylim(0, max(amounts) * 1.25)
+def _bars(axes, names: list[str], amounts: list[str], colours: list, rng: random.Random) -> None:
+    sizes = [float(amount) for amount in amounts]
+    drawn = axes.bar(names, sizes, color=colours, width=rng.uniform(0.5, 0.8))
+    axes.bar_label(drawn, amounts, padding=1)
+    axes.set_ylim(0, max(sizes) * 1.25)
     axes.set_yticks([])
     _bare(axes, rng)
 
 
-def _lying(axes, names: list[str], amounts: list[int], colours: list, rng: random.Random) -> None:
-    drawn = axes.barh(names, amounts, color=colours, height=rng.uniform(0.5, 0.8))
-    axes.bar_label(drawn, padding=2)
-    axes.set_xlim(0, max(amounts) * 1.25)
+def _lying(axes, names: list[str], amounts: list[str], colours: list, rng: random.Random) -> None:
+    sizes = [float(amount) for amount in amounts]
+    drawn = axes.barh(names, sizes, color=colours, height=rng.uniform(0.5, 0.8))
+    axes.bar_label(drawn, amounts, padding=2)
+    axes.set_xlim(0, max(sizes) * 1.35)
     axes.invert_yaxis()
     axes.set_xticks([])
     _bare(axes, rng)
 
 
-def _line(axes, names: list[str], amounts: list[int], colours: list, rng: random.Random) -> None:
-    axes.plot(names, amounts, marker=rng.choice("osD^"), markersize=4, color=colours[0])
-    for x, amount in enumerate(amounts):
-        axes.annotate(
-            str(amount), (x, amount), xytext=(0, 4), textcoords="offset points", ha="center"
-        )
-    axes.set_ylim(min(amounts) - 20, max(amounts) + 30)
+def _line(axes, names: list[str], amounts: list[str], colours: list, rng: random.Random) -> None:
+    sizes = [float(amount) for amount in amounts]
+    axes.plot(names, sizes, marker=rng.choice("osD^"), markersize=4, color=colours[0])
+    for place, amount in zip(enumerate(sizes), amounts, strict=True):
+        axes.annotate(amount, place, xytext=(0, 4), textcoords="offset points", ha="center")
+    axes.set_ylim(min(sizes) - 0.2 * max(sizes), 1.3 * max(sizes))
     axes.set_xlim(-0.4, len(names) - 0.6)
     axes.set_yticks([])
     _bare(axes, rng)
 
 
-def _pie(axes, names: list[str], amounts: list[int], colours: list, rng: random.Random) -> None:
+def _pie(axes, names: list[str], amounts: list[str], colours: list, rng: random.Random) -> None:
     labels = [f"{name} {amount}" for name, amount in zip(names, amounts, strict=True)]
     axes.pie(
-        amounts,
+        [float(amount) for amount in amounts],
         labels=labels,
         colors=None if colours[0] is colours[-1] else [(*colour, 0.75) for colour in colours],
         startangle=90,  # and with the clock: where the first one is, is not to be seen otherwise

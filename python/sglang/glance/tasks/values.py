@@ -75,7 +75,7 @@ class Values:
         def draw() -> str:
             known = [word for word in WORDS if len(word) <= longest]
             choice = self.rng.random()
-            if known and choice < 0.35:
+            if len(known) > 50 and choice < 0.35:  # of few, one would be the only held-out one
                 return self.rng.choice(known)
             if choice < 0.55:
                 return "".join(self.rng.choices(_LETTERS, k=self.rng.randint(2, longest)))
@@ -102,6 +102,9 @@ class Values:
 
     def price(self, high: int = 99) -> str:
         return self._owned(lambda: f"{self.rng.randint(1, high)}.{self.rng.randint(0, 99):02d}")
+
+    def tenths(self, high: int) -> str:
+        return self._owned(lambda: f"{self.rng.randint(1, high)}.{self.rng.randint(1, 9)}")
 
     def bill(self, count: int) -> tuple[list[str], str]:
         """Prices and their sum."""
