@@ -17,7 +17,12 @@ def test_the_card(tmp_path: Path) -> None:
     weight = torch.zeros(3, 5)
     state = {
         "model": {"embed.weight": weight, "lm_head.weight": weight},
-        "progress": {"step": 200, "seconds": 7200.0, "losses": [9.0] * 100 + [0.25] * 100},
+        "progress": {
+            "step": 200,
+            "seconds": 7200.0,
+            "losses": [9.0] * 100 + [0.25] * 100,
+            "runs": [(0, "reader OUT --steps 100"), (100, "reader OUT --steps 200")],
+        },
     }
     torch.save(state, tmp_path / "checkpoint.pt")
     scores = [Score("chart", 100, 93, 0.1234, 31.5), Score("caption", 50, 45, 0.456, 20.0)]
@@ -28,4 +33,7 @@ def test_the_card(tmp_path: Path) -> None:
     text = (tmp_path / "README.md").read_text()
     assert "| chart | 100 | 93% | 0.123 | 31.5 |" in text
     assert "| caption | 50 | 90% | 0.456 | 20.0 |" in text
-    assert "| time | 2.0 h in steps |" in text and "reader OUT --steps 200" in text
+    assert (
+        "| time | 2.0 h in steps |" in text
+        and "| from step 100 | `reader OUT --steps 200` |" in text
+    )

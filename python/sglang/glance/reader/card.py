@@ -31,11 +31,11 @@ mean over the generated tokens of the next-token distribution's.
 
 | training | |
 |---|---|
-| steps | {steps:,} of {batch} pictures with three questions each, made while training |
+| steps | {steps:,} of {batch} pictures with two to five questions each, made while training |
 | time | {hours:.1f} h in steps |
 | loss, mean of the last 100 steps | {loss:.4f} nats a token |
 | optimiser | Muon on matrices, AdamW on the rest; warm-up, then a straight line to zero |
-| command | `python -m sglang.glance reader OUT --steps {steps}` |
+{runs}
 | measured by | `{command}` |
 | versions | {versions} |
 | machine | {machine}, {cores} cores |
@@ -45,13 +45,15 @@ mean over the generated tokens of the next-token distribution's.
 
 
 class Card(msgspec.Struct, frozen=True):
-    """``seconds``: of the training steps; ``loss``: nats a token over the last 100 of them."""
+    """``seconds``: of the training steps; ``loss``: nats a token over the last 100 of them;
+    ``runs``: the step and the command of each start."""
 
     num_parameters: int
     steps: int
     batch: int
     seconds: float
     loss: float
+    runs: Sequence[tuple[int, str]]
     scores: Sequence[Score]
     provenance: Provenance
 
@@ -67,6 +69,7 @@ def write_card(reader: Path, checkpoint: Path, batch: int, scores: Sequence[Scor
         batch=batch,
         seconds=progress.seconds,
         loss=statistics.fmean(progress.losses[-100:]),
+        runs=progress.runs,
         scores=scores,
         provenance=describe([]),
     )
@@ -82,6 +85,7 @@ def readme(card: Card, config: dict) -> str:
         f"{each.entropy:.3f} | {each.tokens:.1f} |"
         for each in card.scores
     )
+    runs = (f"| from step {step:,} | `{command}` |" for step, command in card.runs)
     return TEXT.format(
         parameters=card.num_parameters,
         layers=text["num_hidden_layers"],
@@ -95,6 +99,7 @@ def readme(card: Card, config: dict) -> str:
         batch=card.batch,
         hours=card.seconds / 3600,
         loss=card.loss,
+        runs="\n".join(runs),
         command=made.shown_command,
         versions=made.shown_versions,
         machine=made.machine,

@@ -52,6 +52,7 @@ def main(argv: Sequence[str]) -> int:
         write_card(reader, args.folder / "checkpoint.pt", args.batch, scores)
         show(scores, Console())
         return 0
+    from ..machine import describe
     from .loop import Progress, Training
 
     torch.set_num_threads(args.threads)
@@ -65,6 +66,7 @@ def main(argv: Sequence[str]) -> int:
         factor=args.factor,
         compile=True,
     )
+    training.progress.runs.append((training.progress.step, describe([]).shown_command))
 
     def tell(progress: Progress) -> None:
         if progress.step % 20 == 0:

@@ -24,11 +24,13 @@ MARKS = 0.5  # weight of the second lesson
 
 @dataclass
 class Progress:
-    """What a checkpoint keeps beside weights and optimizer. ``losses``: nats a token, a step."""
+    """What a checkpoint keeps beside weights and optimizer. ``losses``: nats a token, a step;
+    ``runs``: the step and the command of each start."""
 
     step: int = 0
     seconds: float = 0.0
     losses: list[float] = field(default_factory=list)
+    runs: list[tuple[int, str]] = field(default_factory=list)
 
 
 def optimizers(model: torch.nn.Module) -> list[torch.optim.Optimizer]:
