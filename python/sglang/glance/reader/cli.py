@@ -11,7 +11,7 @@ import torch
 from ..assets import READER
 
 
-def main(argv: Sequence[str]) -> int:
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m sglang.glance reader", description=__doc__)
     parser.add_argument("folder", type=Path, help="checkpoint.pt, and reader/ as it is served")
     parser.add_argument("--init", type=Path, default=READER, help="a reader to start from")
@@ -38,6 +38,11 @@ def main(argv: Sequence[str]) -> int:
         help="instead of training, ask FOLDER/reader about N held-out pictures a task, and write "
         "its model card",
     )
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = _parser()
     args = parser.parse_args(argv)
     if not (args.init / "config.json").exists():
         parser.error(f"--init: got {args.init}, which holds no config.json; expected a reader")
