@@ -20,7 +20,7 @@ def _parser() -> argparse.ArgumentParser:
         "--tower-steps",
         type=int,
         default=0,
-        help="the first of them, in which the vision tower alone learns what it sees: a fifth of "
+        help="the first of them, in which the vision tower alone learns what it sees: a third of "
         "the time each (0)",
     )
     parser.add_argument(

@@ -122,7 +122,7 @@ def _hang(image: Image.Image, board: str, text: str, cell: tuple, rng: random.Ra
         draw.rectangle((0, 0, sign.width - 1, sign.height - 1), outline=(*ink, 255))
     origin = font.getbbox(text)
     draw.text((pad - origin[0], pad - origin[1]), text, font=font, fill=(*ink, 255))
-    flat, angle = sign, 0.0
+    size, angle = sign.size, 0.0
     if rng.random() < 0.4:
         angle = rng.uniform(-4, 4)
         sign = sign.rotate(angle, expand=True, resample=Image.Resampling.BICUBIC)
@@ -130,7 +130,7 @@ def _hang(image: Image.Image, board: str, text: str, cell: tuple, rng: random.Ra
     y = top + rng.randint(0, max(0, bottom - top - sign.height))
     image.paste(sign, (x, y), sign)
     middle = (x + sign.width / 2, y + sign.height / 2)
-    place = functools.partial(_turned, math.radians(angle), flat.size, middle)
+    place = functools.partial(_turned, math.radians(angle), size, middle)
     trace.text((pad - origin[0], pad - origin[1]), text, font, place)
 
 
