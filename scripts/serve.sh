@@ -13,8 +13,8 @@ Once the log says "The server is fired up and ready to roll!", ask it from anoth
 
 curl -s http://127.0.0.1:$PORT/v1/chat/completions -H 'Content-Type: application/json' -d '{
   "model": "reader", "temperature": 0, "max_tokens": 64, "messages": [{"role": "user", "content": [
-    {"type": "image_url", "image_url": {"url": "file://$data/pictures/00-document.png"}},
-    {"type": "text", "text": "Read all lines."}]}]}'
+    {"type": "image_url", "image_url": {"url": "file://$data/pictures/000000-document.png"}},
+    {"type": "text", "text": "Read the document."}]}]}'
 
 TEXT
 exec "$BIN/python" -m sglang.launch_server --model-path "$data/reader" \

@@ -23,6 +23,8 @@ from harness import (
 )
 from probing import Probe, start_probed
 
+TASKS = ("document", "chart", "infographic", "scene_text", "caption")
+
 
 @pytest.fixture(scope="session")
 def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -99,8 +101,8 @@ def prompts() -> list[dict]:
 
 @pytest.fixture(scope="session")
 def questions() -> list[dict]:
-    """The shipped pictures with the questions the reader was trained to answer."""
-    return picture_prompts(PICTURES)
+    """The shipped pictures with their questions, by task: documents first, captions last."""
+    return sorted(picture_prompts(PICTURES), key=lambda asked: TASKS.index(asked["task"]))
 
 
 @pytest.fixture(scope="session")

@@ -49,7 +49,7 @@ ARMS = (
 
 
 def answers(flags: tuple[str, ...], log: Path) -> list[Answer]:
-    """The shipped prompts one by one, then eight at a time: 36 answers with top-2 logprobs."""
+    """The shipped prompts one by one, then eight at a time: 40 answers with top-2 logprobs."""
     prompts = picture_prompts(PICTURES)
     for prompt in prompts:
         prompt["extra"] = {"return_logprob": True, "top_logprobs_num": 2}

@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from sglang.glance.assets import HEAD, PICTURES, READER
+from sglang.glance.assets import EAGLE3_HEAD, HEAD, PICTURES, READER
 from sglang.glance.figures import GLANCE, PHASES, PLAIN, Row, Run, load, save
 from sglang.glance.machine import describe
 from sglang.glance.report import show
@@ -211,7 +211,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--batch", nargs="+", type=int, default=[1], help="requests at a time")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument(
-        "--eagle3-head-path", type=Path, help="arms eagle3 (8 passes), eagle3-3, ngram-32 too"
+        "--eagle3-head-path",
+        type=Path,
+        help="arms eagle3 (8 passes), eagle3-3, ngram-32 too; default: the shipped model's own",
     )
     parser.add_argument(
         "--budgets", nargs="+", type=int, default=[], help="arms glance-N too: trees of N tokens"
@@ -271,6 +273,8 @@ def run(
 def main(argv: list[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(argv)
+    if options.model_path == READER and not options.eagle3_head_path:
+        options.eagle3_head_path = EAGLE3_HEAD
     every = arms(options.head_path, eagle3_head=options.eagle3_head_path, budgets=options.budgets)
     if options.card and not (options.card / "card.json").exists():
         parser.error(f"--card: got {options.card}, which holds no card.json; expected a head's")

@@ -67,7 +67,7 @@ def shown(
             progress.advance(bar)
             rounds = f", {answer.rounds} rounds" if answer.rounds else ""
             said = (
-                f"[{arm}] {number + 1:2d} {question['task']:8s} {line(answer.text, 60)}  "
+                f"[{arm}] {number + 1:2d} {question['task']:11s} {line(answer.text, 60)}  "
                 f"({len(answer.ids)} tokens{rounds}, {answer.total_s:.2f} s)"
             )
             console.print(Text(said), soft_wrap=True)

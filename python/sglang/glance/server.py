@@ -240,7 +240,7 @@ def picture_prompts(folder: Path) -> list[dict]:
             "text": chat(row["prompt"], images=1),
             "images": [base64.b64encode((folder / row["image"]).read_bytes()).decode()],
             "task": row["task"],
-            "answer": row["answer"],
+            "values": row["values"],
         }
         for row in rows
     ]

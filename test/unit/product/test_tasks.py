@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from sglang.glance import tasks
+from sglang.glance.assets import PICTURES
 from sglang.glance.tasks import trace
 from sglang.glance.tasks.cli import Line, sheet
 from sglang.glance.tasks.phrases import expand, joined
@@ -41,6 +42,14 @@ def test_an_index_is_always_the_same_sample(task: str) -> None:
     again = [digest(tasks.make(task, "train", index)) for index in reversed(range(3))]
     assert again == first[::-1]
     assert len(set(first)) == len(first)
+
+
+def test_the_shipped_pictures_are_the_first_held_out() -> None:
+    lines = (PICTURES / "prompts.jsonl").read_bytes().splitlines()
+    shipped = [msgspec.json.decode(line, type=Line) for line in lines]
+    made = [tasks.make(task, "heldout", index) for index in range(4) for task in tasks.TASKS]
+    assert [line.answer for line in shipped] == [sample.answer for sample in made]
+    assert all((PICTURES / line.image).is_file() for line in shipped)
 
 
 def test_another_process_makes_the_same_samples() -> None:

@@ -109,10 +109,23 @@ def test_only_answers_have_labels(rows) -> None:
     assert batch.weights.sum().item() == pytest.approx(1)
 
 
+def untrained(folder: Path) -> Path:
+    """The shipped reader with its matrices drawn anew."""
+    model, processor = build.loaded(READER)
+    torch.manual_seed(0)
+    for weight in model.parameters():
+        if weight.dim() > 1:
+            torch.nn.init.normal_(weight, std=0.02)
+    model.save_pretrained(folder)
+    processor.save_pretrained(folder)
+    return folder
+
+
 def test_training_lowers_the_loss_and_goes_on_where_it_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loss is that of the first pictures, before and after."""
+    init = untrained(tmp_path / "init")
     monkeypatch.setattr(build, "TEXTS_A_TASK", 20)
     monkeypatch.setattr(data, "POOL", 1)
     monkeypatch.setattr(loop, "WARM_UP", 2)
@@ -123,7 +136,7 @@ def test_training_lowers_the_loss_and_goes_on_where_it_stopped(
         seen.append(progress.step)
 
     for steps in (2, 4):
-        training = loop.Training(tmp_path, READER, steps, 1)
+        training = loop.Training(tmp_path, init, steps, 1)
         first = data.collated([data.row(n, training.processor) for n in range(steps)], 0)
         with torch.no_grad():
             losses.append(loop.answer_loss(training.model, first).item())
@@ -131,7 +144,7 @@ def test_training_lowers_the_loss_and_goes_on_where_it_stopped(
     assert seen == [1, 2, 3, 4]
     assert len(training.progress.losses) == 4
     assert losses[1] < losses[0]
-    again = loop.Training(tmp_path, READER, 4, 1)
+    again = loop.Training(tmp_path, init, 4, 1)
     ours, kept = (dict(each.model.named_parameters()) for each in (training, again))
     assert all(torch.equal(ours[name], kept[name]) for name in ours)
     assert set(again.rates) == {loop.MATRIX_LR, loop.OTHER_LR}

@@ -91,7 +91,7 @@ def test_the_arms_of_heads_and_budgets() -> None:
 
 def test_an_unknown_arm_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        main(["--arms", "glance", "eagle3"])
+        main(["--model-path", "another", "--arms", "glance", "eagle3"])
     assert "got eagle3; expected among plain, glance, chain, ngram" in capsys.readouterr().err
 
 
