@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from builders.shipped import VOCAB, token
 from harness import (
     READER,
     Answer,
@@ -28,7 +29,7 @@ from probing import Probe
 
 TOLERANCE = 5e-5
 TOP = 5
-SOME_IDS = [0, 25, 198, 500, 511]
+SOME_IDS = [0, 25, 198, 500, VOCAB - 1]
 OUTPUT = ("output_token_logprobs", "output_top_logprobs", "output_token_ids_logprobs")
 INPUT = ("input_token_logprobs", "input_top_logprobs", "input_token_ids_logprobs")
 EVERYTHING = {
@@ -46,7 +47,7 @@ CONTROLS = {
     "limit": {"max_new_tokens": 17},
     "stop": {"stop": ["a", "1"]},
     "cold": {"temperature": 0.4, "top_p": 1e-6},
-    "bias": {"logit_bias": {"16": 3.0, "17": -2.0}},
+    "bias": {"logit_bias": {str(token("1")): 3.0, str(token("2")): -2.0}},
     "penalties": {"frequency_penalty": 0.4, "presence_penalty": 0.2},
     "repetition": {"repetition_penalty": 1.3},
     "grammar": {"regex": r"([A-Z][a-z]+: [A-Z0-9.\-]+\n?){1,4}"},

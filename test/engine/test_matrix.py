@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import requests as http
 from builders.sampled import ask as ask_for
+from builders.shipped import token
 from harness import Answer, Plain, Server, assert_identical, chat
 from sglang.srt.sampling.custom_logit_processor import DisallowedTokensLogitsProcessor
 
@@ -27,8 +28,8 @@ SCHEMA = (
     '{"type": "object", "properties": {"name": {"type": "string", "maxLength": 12}, '
     '"count": {"type": "integer"}}, "required": ["name", "count"]}'
 )
-REGEX = r"([A-Z][a-z]+: [A-Z0-9.\-]+\n?){1,6}"
-EBNF = 'root ::= line ("\\n" line)*\nline ::= [A-Z][a-z]+ ": " [A-Z0-9.-]+'
+REGEX = r"([A-Z][A-Za-z]+: [A-Z0-9.\-]+\n?){1,6}"
+EBNF = 'root ::= line ("\\n" line)*\nline ::= [A-Z][A-Za-z]+ ": " [A-Z0-9.-]+'
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ FEATURES = {
     "temperature, top-p, top-k, min-p": Feature(
         {"temperature": 0.5, "top_p": 1e-6, "top_k": 20, "min_p": 0.1}
     ),
-    "logit bias": Feature({"logit_bias": {"16": 3.0, "17": -2.0}}),
+    "logit bias": Feature({"logit_bias": {str(token("1")): 3.0, str(token("2")): -2.0}}),
     "repetition penalty": Feature({"repetition_penalty": 1.3}),
     "presence penalty": Feature({"presence_penalty": 0.4}),
     "frequency penalty": Feature({"frequency_penalty": 0.4}),
@@ -60,12 +61,12 @@ FEATURES = {
     "prompt log-probabilities": Feature({}, {"return_logprob": True, "logprob_start_len": 0}),
     "end of text": Feature({"ignore_eos": False, "max_new_tokens": 64}),
     "stop string": Feature({"stop": ["0", "bo"]}),
-    "stop token": Feature({"stop_token_ids": [15, 16, 17]}),
+    "stop token": Feature({"stop_token_ids": [token(digit) for digit in "012"]}),
     "max_new_tokens": Feature({"max_new_tokens": 9}),
     "n = 2": Feature({"n": 2}),
     "streaming": Feature(streamed=True),
     "custom logit processor": Feature(
-        {"custom_params": {"token_ids": [13, 306]}},
+        {"custom_params": {"token_ids": [token("."), token(" large")]}},
         {"custom_logit_processor": DisallowedTokensLogitsProcessor.to_str()},
     ),
     "return_hidden_states": Feature({}, {"return_hidden_states": True}),

@@ -10,7 +10,7 @@ from collections import Counter
 
 import pytest
 from builders.processors import alternating, penalising
-from builders.shipped import EOS
+from builders.shipped import EOS, token
 from harness import (
     Plain,
     Rounds,
@@ -30,6 +30,7 @@ PENALTIES = {
     "frequency_and_presence": {"frequency_penalty": 0.4, "presence_penalty": 0.6},
 }
 REASON = "custom_logit_processor"
+STOP, LARGE = token("."), token(" large")
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +68,10 @@ def test_each_request_with_a_penalty_of_its_own(
     glance: Server, plain: Plain, mixed: list[dict]
 ) -> None:
     asks = [(mixed[n % 4], LENGTH | asked) for n, asked in enumerate(PENALTIES.values())]
-    asks += [(mixed[0], LENGTH), (mixed[3], LENGTH | {"logit_bias": {"13": -3.0, "306": 2.5}})]
+    asks += [
+        (mixed[0], LENGTH),
+        (mixed[3], LENGTH | {"logit_bias": {str(STOP): -3.0, str(LARGE): 2.5}}),
+    ]
     assert_identical(ask_together(glance, asks), plain.answers_to(asks))
 
 
@@ -85,7 +89,7 @@ def test_additive_and_scaling_penalties_together(
     assert tokens_per_round(answers) > 1.5
 
 
-@pytest.mark.parametrize("stops", [[], [13, 259, 306]], ids=["eos", "stop_token_ids"])
+@pytest.mark.parametrize("stops", [[], [STOP, token(" a"), LARGE]], ids=["eos", "stop_token_ids"])
 def test_no_stop_before_min_new_tokens(
     served: Server, plain: Plain, mixed: list[dict], stops: list[int]
 ) -> None:
@@ -105,7 +109,7 @@ def test_min_new_tokens_with_penalties_and_a_bias(
     served: Server, plain: Plain, mixed: list[dict]
 ) -> None:
     asked = {"min_new_tokens": 20, "frequency_penalty": 0.5, "presence_penalty": -0.3}
-    asked |= {"logit_bias": {str(EOS): 6.0, "13": -2.0}, "max_new_tokens": 48}
+    asked |= {"logit_bias": {str(EOS): 6.0, str(STOP): -2.0}, "max_new_tokens": 48}
     answers = ask_together(served, [(request, asked) for request in mixed])
     assert_identical(answers, plain.answers(mixed, **asked))
 
@@ -113,7 +117,7 @@ def test_min_new_tokens_with_penalties_and_a_bias(
 def test_logit_bias(served: Server, plain: Plain, mixed: list[dict]) -> None:
     unbiased = plain.answers(mixed, **LENGTH)
     (common, _), *_ = Counter(token for answer in unbiased for token in answer.ids).most_common()
-    biased = LENGTH | {"logit_bias": {str(common): -100.0, "13": -2.0, "74": 3.0}}
+    biased = LENGTH | {"logit_bias": {str(common): -100.0, str(STOP): -2.0, str(LARGE): 3.0}}
     answers = ask_together(served, [(r, biased) for r in mixed] + [(r, LENGTH) for r in mixed])
     assert_identical(answers[:4], plain.answers(mixed, **biased))
     assert_identical(answers[4:], unbiased)

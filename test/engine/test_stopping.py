@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from builders.shipped import token
 from harness import (
     Answer,
     Plain,
@@ -21,7 +22,7 @@ BLOCK = 16
 
 @pytest.fixture(scope="module")
 def document(questions: list[dict]) -> dict:
-    """The first document: four lines, accepted in runs of many lengths."""
+    """The first document: a sentence with codes, accepted in runs of many lengths."""
     return questions[0]
 
 
@@ -157,13 +158,14 @@ def test_limits_and_stops_in_one_batch(questions: list[dict], glance: Server, pl
 
 
 CONTEXT = 4096  # the reader's positions; the host ends an answer two tokens short of it
-WORD = 4  # tokens of "word "
+TAKEN = 15  # tokens of a chat prompt around a text of one-token words
+PICTURE = 98  # of a shipped picture, and what is around it
 
 
 def near_the_end(left: int, image: str | None = None) -> dict:
     """A prompt that leaves about ``left`` tokens of the context for the answer."""
-    taken = 12 if image is None else 72
-    words = chat("word " * ((CONTEXT - taken - left) // WORD), images=int(image is not None))
+    taken = TAKEN if image is None else TAKEN + PICTURE
+    words = chat("word " * (CONTEXT - taken - left), images=int(image is not None))
     return {"text": words, "images": [image] if image else []}
 
 
@@ -188,8 +190,12 @@ def test_end_of_the_context(served: Server, plain: Plain, questions: list[dict])
 ENDS = {
     "eos": {},
     "ignored-eos": {"ignore_eos": True, "max_new_tokens": 50},
-    "ignored-stop-token": {"ignore_eos": True, "stop_token_ids": [25], "max_new_tokens": 50},
-    "stop-token": {"stop_token_ids": [20, 87]},
+    "ignored-stop-token": {
+        "ignore_eos": True,
+        "stop_token_ids": [token(":")],
+        "max_new_tokens": 50,
+    },
+    "stop-token": {"stop_token_ids": [token("5"), token("e")]},
     "stop-strings": {"stop": ["al", "4", "re", "\n"]},
     "kept-stop-string": {"stop": ["al", "4", "re"], "no_stop_trim": True},
     "stop-regex": {"stop_regex": "[0-9e]{2}"},

@@ -54,7 +54,7 @@ def allowed_by(matcher):
 def random_tree(root, likely, seed):
     """Drafts that hold the likely tokens, EOS, and others, most of which the grammar refuses."""
     rng = torch.Generator().manual_seed(seed)
-    ids = torch.stack([torch.randperm(EOS, generator=rng)[:TOPK] for _ in range(OFFSETS)])
+    ids = torch.stack([torch.randperm(VOCAB, generator=rng)[:TOPK] for _ in range(OFFSETS)])
     for offset, token in enumerate(likely[:OFFSETS]):
         ids[offset, seed % TOPK] = token
         if EOS not in ids[offset]:
