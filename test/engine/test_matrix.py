@@ -24,10 +24,7 @@ DOC = Path(__file__).parents[2] / "docs" / "losslessness.md"
 BEGIN, END = "<!-- matrix: test/engine/test_matrix.py -->", "<!-- end -->"
 SERVERS = ("glance", "chain")
 KINDS = ("text", "image", "mixed batch")
-SCHEMA = (
-    '{"type": "object", "properties": {"name": {"type": "string", "maxLength": 12}, '
-    '"count": {"type": "integer"}}, "required": ["name", "count"]}'
-)
+SCHEMA = '{"type": "string", "maxLength": 60}'  # its own words in quotes: it knows no JSON
 REGEX = r"([A-Z][A-Za-z]+: [A-Z0-9.\-]+\n?){1,6}"
 EBNF = 'root ::= line ("\\n" line)*\nline ::= [A-Z][A-Za-z]+ ": " [A-Z0-9.-]+'
 

@@ -75,7 +75,7 @@ def test_average_of_a_batch(glance: Server, questions: list[dict], rounds: Round
 
 
 def test_usage_of_the_chat_endpoint(glance: Server, questions: list[dict]) -> None:
-    body = chat_body(questions[0], "Read all lines.")
+    body = chat_body(questions[0], "Read the document.")
     reply = whole_chat(glance, body)
     native = glance.generate(questions[0])
     assert reply["choices"][0]["message"]["content"] == native.text
