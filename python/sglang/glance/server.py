@@ -187,7 +187,7 @@ def wait_until_up(server: Server, timeout_s: float = START_TIMEOUT_S) -> None:
             raise RuntimeError(
                 f"server exited with {server.process.returncode} while starting:\n{server.tail()}"
             )
-        with contextlib.suppress(requests.ConnectionError):
+        with contextlib.suppress(requests.ConnectionError, requests.Timeout):
             if server.get("/health").ok:
                 return
         time.sleep(0.25)

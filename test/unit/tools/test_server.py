@@ -8,8 +8,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import requests
 from sglang.glance import server as server_module
 from sglang.glance.server import Server, starting, stop, unwind_on_signals, wait_until_up
 
@@ -135,6 +137,26 @@ def test_a_server_that_never_answers_times_out(tmp_path: Path) -> None:
             wait_until_up(Server("http://127.0.0.1:1", process, tmp_path / "log"), timeout_s=0.3)
     finally:
         stop(process)
+    assert gone(pids)
+
+
+def test_a_busy_server_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that took the connection and had no time to answer: others start beside it."""
+    process, pids = start_fake(tmp_path / "pids", "polite")
+    replies = iter([requests.ReadTimeout, requests.ConnectionError, None])
+
+    def get(server: Server, path: str) -> SimpleNamespace:
+        problem = next(replies)
+        if problem:
+            raise problem
+        return SimpleNamespace(ok=True)
+
+    monkeypatch.setattr(Server, "get", get)
+    try:
+        wait_until_up(Server("http://127.0.0.1:1", process, tmp_path / "log"))
+    finally:
+        stop(process)
+    assert next(replies, "all asked") == "all asked"
     assert gone(pids)
 
 
