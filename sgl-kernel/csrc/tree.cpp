@@ -99,9 +99,9 @@ void build_tree_kernel_efficient_cpu(
       if (group > 0) {
         const int64_t* end = selected + node - 1;
         const int64_t* found = std::find(selected, end, table[group]);
-        TORCH_CHECK(found != end, kOp, ": selected entry ", selected[node - 1],
-                    " has the parent ", table[group], ", which is not selected before it");
-        parents[node] = found - selected + 1;
+        // Where a draft is certain, a child scores as high as its parent and may be selected without
+        // it. Nothing leads to such a node.
+        parents[node] = found == end ? -1 : found - selected + 1;
       }
       bool* row = rows + node * n;
       if (parents[node] >= 0) {

@@ -33,7 +33,8 @@ def build_tree_kernel_efficient_cpu(
 
     selected_index [B, N - 1] holds, ascending, where the chosen nodes lie among all that were
     drafted; entry s has the parent parent_list[b, s // topk], which is such an index again, the
-    first one standing for the root.
+    first one standing for the root. Where a draft is certain, a child scores as high as its parent
+    and may be selected without it: nothing leads to such a node.
     """
     if tree_mask_mode != QUERY_BY_QUERY_MASK:
         raise NotImplementedError(
@@ -47,7 +48,8 @@ def build_tree_kernel_efficient_cpu(
         _fill_links(parents, b, retrieve_index, retrieve_next_token, retrieve_next_sibling)
         mask = torch.eye(draft_token_num, dtype=torch.bool)
         for node, parent in enumerate(parents[1:], start=1):
-            mask[node] |= mask[parent]
+            if parent >= 0:
+                mask[node] |= mask[parent]
         masks[b] = mask
         positions.view(num_trees, draft_token_num)[b] = seq_lens[b] + mask.sum(1) - 1
 
@@ -108,18 +110,12 @@ def reconstruct_indices_from_tree_mask(
 
 
 def _parents(parent_list: list[int], selected: list[int], topk: int) -> list[int]:
-    """The parent's node number of every node, -1 for the root."""
+    """The parent's node number of every node; -1 for the root, and where it was not selected."""
     node_of = {index: node for node, index in enumerate(selected, start=1)}
     parents = [-1]
     for index in selected:
         group = index // topk
-        parent = 0 if group == 0 else node_of.get(parent_list[group])
-        if parent is None:
-            raise ValueError(
-                f"Selected entry {index} has the parent {parent_list[group]}, which is not among "
-                f"the selected {selected}"
-            )
-        parents.append(parent)
+        parents.append(0 if group == 0 else node_of.get(parent_list[group], -1))
     return parents
 
 

@@ -138,10 +138,18 @@ def test_verify_walks_as_its_twin(batch, num_nodes, max_len, seed):
             assert parents[b][node] == before and candidates[b, node] == target[b, before]
 
 
+@pytest.mark.parametrize("library", [sgl_kernel, twins])
+def test_nothing_leads_to_a_node_whose_parent_was_not_selected(library):
+    """Entry 8 is a child of entry 1, entry 4 of entry 0."""
+    call = ([[-1, 0, 1, 2, 3]], [[0, 4, 8]], [5], 4)
+    mask, positions, (_, child, sibling) = built(library.build_tree_kernel_efficient_cpu, *call)
+    assert child.tolist() == [[1, 2, -1, -1]] and sibling.tolist() == [[-1] * 4]
+    rows = [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [0, 0, 0, 1]]
+    assert mask.int().tolist() == [rows]
+    assert positions.tolist() == [[5, 6, 7, 5]]
+
+
 def test_errors_name_what_was_got():
-    call = ([[-1, 0, 1, 2, 3]], [[0, 8]], [5], 3)
-    with pytest.raises(RuntimeError, match="entry 8 has the parent 1, which is not selected"):
-        built(sgl_kernel.build_tree_kernel_efficient_cpu, *call)
     links = torch.full((3, 1, 3), -1)
     with pytest.raises(NotImplementedError, match=r"tree_mask_mode 1 \(N x N\), got 0"):
         sgl_kernel.build_tree_kernel_efficient_cpu(
