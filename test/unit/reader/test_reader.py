@@ -116,8 +116,7 @@ def untrained(folder: Path) -> Path:
     for weight in model.parameters():
         if weight.dim() > 1:
             torch.nn.init.normal_(weight, std=0.02)
-    model.save_pretrained(folder)
-    processor.save_pretrained(folder)
+    build.saved(model, processor, folder)
     return folder
 
 
