@@ -17,7 +17,6 @@ import torch
 _SRT = "sglang.srt"
 _GLANCE = f"{_SRT}.speculative.glance.engine"
 _DFLASH = f"{_SRT}.speculative.dflash_worker_v2.DFlashWorkerV2"
-_FORWARD = f"{_SRT}.model_executor.forward_batch_info.ForwardBatch"
 _batch: list[Any] = [None]  # the batch of the pass that is running
 
 
@@ -66,17 +65,18 @@ def _accepted_nodes(original: Callable, batch: Any, rows: torch.Tensor, accept_l
 
 
 def _verify_positions(
-    original: Callable, forward: Any, runner: Any, batch: Any, *args: Any
-) -> None:
-    original(forward, runner, batch, *args)
-    inputs = batch.multimodal_inputs
+    original: Callable, deltas: Any, pool_indices: torch.Tensor, positions: torch.Tensor
+) -> torch.Tensor:
+    mrope = original(deltas, pool_indices, positions)
+    inputs = _batch[0].multimodal_inputs
     _record(
         "mrope",
-        seq_lens=forward.seq_lens.tolist(),
-        positions=batch.spec_info.positions.tolist(),
+        seq_lens=_batch[0].seq_lens.tolist(),
+        positions=positions.tolist(),
         deltas=[None if x is None else int(x.mrope_position_delta) for x in inputs],
-        mrope=forward.mrope_positions.tolist(),
+        mrope=mrope.tolist(),
     )
+    return mrope
 
 
 def _keep_states(original: Callable, worker: Any, **given: Any) -> Any:
@@ -110,7 +110,7 @@ HOOKS = {
     f"{_GLANCE}.commit.move_accepted": _accepted_nodes,
     f"{_GLANCE}.worker.GlanceWorker._append_target_hidden_sequential": _head_slots,
     f"{_SRT}.layers.vocab_parallel_embedding.VocabParallelEmbedding.forward": _embedded_ids,
-    f"{_FORWARD}.compute_spec_mrope_positions": _verify_positions,
+    f"{_GLANCE}.mrope.MropeDeltas.positions": _verify_positions,
 }
 
 

@@ -20,7 +20,7 @@ def full_mask_numel(bs: int, num_nodes: int, prefix_lens_sum: int) -> int:
 
 
 def fill_full_mask(ancestors: torch.Tensor, prefix_lens: torch.Tensor, out: torch.Tensor) -> None:
-    """Write the FULL layout to the front of `out`; every other entry of `out` becomes True.
+    """Write the FULL layout to the front of `out`; what lies behind is left alone.
 
     ancestors [bs, N, N] bool; prefix_lens [bs] int; out [>= full_mask_numel] bool or uint8. The
     length is not checked: it depends on values that live on the device.
@@ -31,7 +31,8 @@ def fill_full_mask(ancestors: torch.Tensor, prefix_lens: torch.Tensor, out: torc
     starts = num_nodes * (row_lens.cumsum(0) - row_lens)
     rows = starts[:, None] + nodes * row_lens[:, None]
     tree_columns = (row_lens - num_nodes)[:, None, None] + nodes
-    out.fill_(1)
+    live = torch.arange(out.numel(), device=out.device) < num_nodes * row_lens.sum()
+    out.masked_fill_(live, 1)
     out.scatter_(0, (rows[:, :, None] + tree_columns).flatten(), ancestors.flatten().to(out.dtype))
 
 

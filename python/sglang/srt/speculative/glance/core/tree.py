@@ -30,6 +30,9 @@ STEPS_PER_NAT = 1 << 28
 # 64 offsets * 1024 nats * 2**28 steps * 2**16 indices = 2**60 fits int64.
 INDEX_SPAN = 1 << 16
 MAX_OFFSETS = 64
+# The kernel's keys hold depth, parent and rank instead; see `kernels.tree`. A shape has to fit both:
+# every device builds the same trees, and a server refuses at start what a round could not build.
+SEARCH_SPAN = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -68,11 +71,18 @@ def check_shape(block: int, k: int, budget: int) -> None:
             f"candidate(s) per offset, got {budget}; lower the budget or raise block or candidates"
         )
     widths = level_widths(block, k, budget)
-    if max(widths) * k > INDEX_SPAN or sum(widths) > INDEX_SPAN:
+    searched = block * power_of_2(budget) * power_of_2(k)
+    if max(widths) * k > INDEX_SPAN or sum(widths) > INDEX_SPAN or searched > SEARCH_SPAN:
         raise ValueError(
-            f"budget {budget} with {k} candidates per offset and block {block} needs more than "
-            f"{INDEX_SPAN} candidates a level; lower the budget or the candidates"
+            f"a search over block {block} * budget {budget} * {k} candidates per offset, the last "
+            f"two rounded up to powers of two, must not pass {SEARCH_SPAN}, got {searched}; lower "
+            "the budget or the candidates"
         )
+
+
+def power_of_2(n: int) -> int:
+    """The smallest power of two that is at least `n`."""
+    return 1 << (n - 1).bit_length()
 
 
 @cache

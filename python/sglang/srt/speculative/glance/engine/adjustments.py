@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from PIL import Image
 from sglang.srt.layers.logits_processor import should_apply_lm_head_quant_method
+from sglang.srt.speculative.glance.engine.backends import CHOICE, prefer_flashinfer
 from sglang.srt.speculative.glance.engine.refusals import (
     cannot_be_sampled,
     ends_the_server,
@@ -243,13 +244,15 @@ ADJUSTMENTS = (
 
 
 def install() -> None:
-    """Queue the rows on SGLang's hook registry (it applies them after all plugins have run), and
-    let the CPU backend serve a draft runner."""
+    """Queue the rows on SGLang's hook registry (it applies them after all plugins have run), name a
+    default attention backend, and let the CPU backend serve a draft runner."""
     from sglang.srt.arg_groups.choices import DRAFT_ATTENTION_BACKEND_CHOICES
+    from sglang.srt.arg_groups.resolution_hooks import register_resolution_hook
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
     from sglang.srt.server_args import add_draft_attention_backend_choices
 
     for row in ADJUSTMENTS:
         HookRegistry.register(row.target, row.hook, HookType.AROUND)
+    register_resolution_hook(CHOICE)(prefer_flashinfer)
     if "intel_amx" not in DRAFT_ATTENTION_BACKEND_CHOICES:
         add_draft_attention_backend_choices(["intel_amx"])

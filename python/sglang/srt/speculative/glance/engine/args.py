@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sglang.srt.speculative.glance.config import GlanceConfig, parse_head, resolve
+from sglang.srt.speculative.glance.engine.backends import verify_backend
 from sglang.srt.speculative.glance.engine.checkpoint import check_weights
 
 logger = logging.getLogger(__name__)
@@ -159,9 +160,11 @@ def settle(args: Any) -> None:
     if args.device == "cpu":
         args.disable_overlap_schedule = True
     logger.info(
-        "GLANCE: block=%d budget=%d topk=%d taps=%s",
+        "GLANCE: block=%d budget=%d topk=%d taps=%s, %s verifies, %s drafts",
         config.block,
         config.budget,
         config.topk,
         config.taps,
+        verify_backend(args),
+        args.speculative_draft_attention_backend,
     )

@@ -22,6 +22,7 @@ from sglang.srt.speculative.glance.core.penalties import (
     shifts,
 )
 from sglang.srt.speculative.glance.core.tree import Tree
+from sglang.srt.utils.common import async_h2d
 
 
 def is_penalised(req: Any) -> bool:
@@ -45,12 +46,6 @@ def stop_ids(req: Any) -> list[int]:
     return sorted(ids - {None})
 
 
-def send(rows: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """To the device without waiting for it."""
-    out = torch.as_tensor(rows, dtype=dtype)
-    return out.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else out
-
-
 def padded(rows: Sequence[Sequence[int]]) -> np.ndarray:
     """``[len(rows), longest] int64``, -1 past a row's end."""
     out = np.full((len(rows), max(map(len, rows))), -1, dtype=np.int64)
@@ -67,51 +62,54 @@ def penalties_of(reqs: Sequence[Any], device: torch.device) -> Penalties:
     table = np.where(table >= 0, table, table[:, :1])
 
     def column(values: list[float]) -> torch.Tensor:
-        return send(values, torch.float32, device)
+        return async_h2d(values, dtype=torch.float32, device=device)
 
     return Penalties(
         frequency=column([p.frequency_penalty for p in asked]),
         presence=column([p.presence_penalty for p in asked]),
         repetition=column([p.repetition_penalty for p in asked]),
-        min_new_tokens=send(least, torch.int64, device),
-        stop_ids=send(table, torch.int64, device),
+        min_new_tokens=async_h2d(least, dtype=torch.int64, device=device),
+        stop_ids=async_h2d(table, dtype=torch.int64, device=device),
     )
 
 
-class OutputHistory:
-    """What penalised requests have put out before the root of the tree at hand.
+class OutputCounts:
+    """How often each penalised request has put out each token before the root of the tree at hand.
 
-    The host knows it, but under overlap scheduling hears of a round only after the next one has
-    started. ``recent [rows of the request table, D] int64`` holds what each request's last round
-    committed, -1 padded.
+    Kept on the device from round to round: the host knows the output too, but under overlap
+    scheduling hears of a round only after the next one has started. A prefill starts a request's
+    row anew from what the host knows then: nothing for a new request, and for one that was
+    retracted all its output. What a round committed that the host never kept (the request was
+    retracted or had ended) is forgotten thereby.
+
+    ``table [rows of the request table, V] float32``, made when a request first asks for it:
+    4 bytes * V a running request (30 MB for 48 requests of 152 k tokens). ``max_depth``: of a node.
     """
 
-    def __init__(self, num_rows: int, depth: int, device: torch.device) -> None:
-        self.recent = torch.full((num_rows, depth), -1, dtype=torch.int64, device=device)
+    def __init__(self, num_rows: int, vocab: int, max_depth: int, device: torch.device) -> None:
+        self.shape, self.max_depth, self.device = (num_rows, vocab), max_depth, device
+        self.table: torch.Tensor | None = None
 
-    def note(self, batch: Any, accepted: Accepted) -> None:
-        """Remember what this round committed, where a penalty will ask for it."""
-        if penalised_rows(batch.reqs):
-            self.recent[batch.req_pool_indices] = accepted.committed
+    def start(self, rows: torch.Tensor, counts: torch.Tensor) -> None:
+        """``rows [P]`` of the request table begin with ``counts [P, V]``."""
+        if self.table is None:
+            self.table = torch.zeros(self.shape, dtype=torch.float32, device=self.device)
+        self.table[rows] = counts
 
-    def before_root(
-        self, reqs: Sequence[Any], pool_rows: torch.Tensor, num_outputs: torch.Tensor
-    ) -> torch.Tensor:
-        """The first ``num_outputs [P]`` output tokens of each request, ``[P, *] int64``, -1 for no
-        token. ``pool_rows [P]``: the requests' rows of the request table."""
-        device = self.recent.device
-        known = send(padded([req.output_ids for req in reqs]), torch.int64, device)
-        num_known = send([len(req.output_ids) for req in reqs], torch.int64, device)
-        places = torch.arange(known.shape[1], device=device)
-        known = known.masked_fill(places >= num_outputs[:, None], -1)
-        recent = self.recent[pool_rows]
-        places = torch.arange(recent.shape[1], device=device)
-        recent = recent.masked_fill(places >= (num_outputs - num_known)[:, None], -1)
-        return torch.cat([known, recent], dim=1)
+    def note(self, batch: Any, tree: Tree, accepted: Accepted) -> None:
+        """Count what now stands before the next root: the path that was accepted."""
+        rows = penalised_rows(batch.reqs)
+        if not rows:
+            return
+        index = async_h2d(rows, dtype=torch.int64, device=self.device)
+        path = accepted.accept_index[index]
+        tokens = tree.tokens[index].gather(1, path.clamp(min=0))
+        places = batch.req_pool_indices[index, None] * self.shape[1] + tokens
+        self.table.view(-1).scatter_add_(0, places.view(-1), (path >= 0).float().view(-1))
 
 
 def penalise_nodes(
-    logits: torch.Tensor, batch: Any, tree: Tree, positions: torch.Tensor, history: OutputHistory
+    logits: torch.Tensor, batch: Any, tree: Tree, positions: torch.Tensor, counts: OutputCounts
 ) -> None:
     """Apply in place to ``logits [bs, N, V]`` each request's penalties along each node's path.
 
@@ -122,31 +120,43 @@ def penalise_nodes(
         return
     device = logits.device
     reqs = [batch.reqs[row] for row in rows]
-    index = send(rows, torch.int64, device)
-    prompt_lens = send([len(req.origin_input_ids) for req in reqs], torch.int64, device)
+    index = async_h2d(rows, dtype=torch.int64, device=device)
+    prompt_lens = [len(req.origin_input_ids) for req in reqs]
+    prompt_lens = async_h2d(prompt_lens, dtype=torch.int64, device=device)
     num_before = positions[index] - prompt_lens[:, None]  # of each node, itself not counted
     penalties = penalties_of(reqs, device)
-    outputs = history.before_root(reqs, batch.req_pool_indices[index], num_before[:, 0])
-    paths = node_paths(tree.tokens[index], tree.parents[index], history.recent.shape[1] - 1)
+    paths = node_paths(tree.tokens[index], tree.parents[index], counts.max_depth)
     chosen = logits[index]
-    penalise(chosen, paths, count_tokens(outputs, logits.shape[-1]), penalties)
+    penalise(chosen, paths, counts.table[batch.req_pool_indices[index]], penalties)
     forbid_stops(chosen, num_before + 1, penalties)
     logits[index] = chosen
 
 
-def resume(batch: Any) -> None:
-    """Give a prefill of requests that were retracted the penalties of their earlier output: the
-    host starts theirs anew. ``batch.sampling_info`` is the forward pass's own copy."""
-    again = [row for row in penalised_rows(batch.reqs) if len(batch.reqs[row].output_ids)]
-    if not again:
+def begin(batch: Any, counts: OutputCounts) -> None:
+    """Before a prefill: count the output that its penalised requests have already, and give those
+    that were retracted the penalties of it, since the host starts theirs anew.
+    ``batch.sampling_info`` is the forward pass's own copy."""
+    rows = penalised_rows(batch.reqs)
+    if not rows:
         return
-    info, reqs = batch.sampling_info, [batch.reqs[row] for row in again]
-    device = info.temperatures.device
-    index, penalties = send(again, torch.int64, device), penalties_of(reqs, device)
-    outputs = send(padded([req.output_ids for req in reqs]), torch.int64, device)
-    own_added, own_scale = shifts(count_tokens(outputs, info.vocab_size), penalties)
-    lens = send([len(req.output_ids) for req in reqs], torch.int64, device)
-    forbid_stops(own_added[:, None], lens[:, None], penalties)
+    device, reqs = counts.device, [batch.reqs[row] for row in rows]
+    index = async_h2d(rows, dtype=torch.int64, device=device)
+    outputs = padded([req.output_ids for req in reqs])
+    before = count_tokens(async_h2d(outputs, dtype=torch.int64, device=device), counts.shape[1])
+    counts.start(batch.req_pool_indices[index], before)
+    again = [place for place, req in enumerate(reqs) if len(req.output_ids)]
+    if again:
+        picked = async_h2d(again, dtype=torch.int64, device=device)
+        _resume(batch, index[picked], [reqs[place] for place in again], before[picked])
+
+
+def _resume(batch: Any, index: torch.Tensor, reqs: Sequence[Any], before: torch.Tensor) -> None:
+    """``before [P, V]``: counts of the output of ``reqs``, which are rows ``index [P]``."""
+    info, penalties = batch.sampling_info, penalties_of(reqs, before.device)
+    own_added, own_scale = shifts(before, penalties)
+    lens = [[len(req.output_ids)] for req in reqs]
+    lens = async_h2d(lens, dtype=torch.int64, device=before.device)
+    forbid_stops(own_added[:, None], lens, penalties)
     added, scale = info.acc_additive_penalties.clone(), info.acc_scaling_penalties
     added[index] = own_added
     scale = torch.ones_like(added) if scale is None else scale.clone()

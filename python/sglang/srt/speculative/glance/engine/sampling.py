@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from sglang.srt.speculative.glance.core.tree import Tree
-from sglang.srt.speculative.glance.engine.penalties import OutputHistory, penalise_nodes
+from sglang.srt.speculative.glance.engine.penalties import OutputCounts, penalise_nodes
 
 PLAIN_REASONS = ("custom_logit_processor", "grammar_ignoring_eos")
 
@@ -58,14 +58,14 @@ def adjust(
     batch: Any,
     tree: Tree,
     positions: torch.Tensor,
-    history: OutputHistory,
+    counts: OutputCounts,
     grammar_mask: Any,
     sampler: Any,
 ) -> None:
     """Apply in place to ``logits [bs, N, V]``, in its order, what plain decoding applies to its one
     row: penalties, grammar mask and logit bias at every node, custom processors at the roots."""
     info = batch.sampling_info
-    penalise_nodes(logits, batch, tree, positions, history)
+    penalise_nodes(logits, batch, tree, positions, counts)
     if grammar_mask is not None:
         grammar_mask.apply(logits.flatten(0, 1))
     if info.logit_bias is not None:
@@ -79,7 +79,7 @@ def draw(
     batch: Any,
     tree: Tree,
     positions: torch.Tensor,
-    history: OutputHistory,
+    counts: OutputCounts,
     grammar_mask: Any,
     sampler: Any,
 ) -> torch.Tensor:
@@ -90,7 +90,7 @@ def draw(
     """
     logits, info, (bs, width) = output.next_token_logits, batch.sampling_info, tree.tokens.shape
     nodes = logits.view(bs, width, -1)
-    adjust(nodes, batch, tree, positions.view(bs, width), history, grammar_mask, sampler)
+    adjust(nodes, batch, tree, positions.view(bs, width), counts, grammar_mask, sampler)
     scratch = logits if info.is_all_greedy else logits.clone()  # the sampler overwrites it
     scratch = dataclasses.replace(output, next_token_logits=scratch)
     tokens = sampler(scratch, expand(info, width), False, [], [], positions)

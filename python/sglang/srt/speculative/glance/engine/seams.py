@@ -42,6 +42,11 @@ SURFACE: dict[str, tuple[str, ...] | None] = {
     f"{_SRT}.runtime_context:get_observability": (),
     f"{_SRT}.runtime_context:get_serving": (),
     f"{_SRT}.utils.hf_transformers_utils:get_config": None,
+    f"{_SRT}.utils.common:async_h2d": ("args", "dtype", "device"),
+    f"{_SRT}.arg_groups.resolution_hooks:register_resolution_hook": ("name",),
+    f"{_SRT}.arg_groups.overrides:declare_resolution": ("server_args", "source", "fields"),
+    f"{_SRT}.arg_groups.attention_hook:handle_attention_backend_compatibility": ("server_args",),
+    f"{_SRT}.runtime_context:get_platform": (),
     # hooked functions
     f"{_SRT}.layers.amx_utils:dtype_is_supported": ("weight",),
     f"{_SRT}.mem_cache.allocation:get_last_loc": (
@@ -110,6 +115,8 @@ SURFACE: dict[str, tuple[str, ...] | None] = {
         "ctx_positions",
         "ctx_cache_loc",
     ),
+    f"{_SPEC}.dflash_worker_v2:DFlashWorkerV2._validate_phase1_sampling_support": ("batch",),
+    f"{_SPEC}.dflash_worker_v2:DFlashWorkerV2.spec_v2_attn_backends": None,
     f"{_SPEC}.dflash_worker_v2:DFlashWorkerV2._make_next_draft_input_prefill": (
         "bonus_tokens",
         "seq_lens",
@@ -141,6 +148,7 @@ SURFACE: dict[str, tuple[str, ...] | None] = {
     f"{_SRT}.model_executor.forward_batch_info:ForwardBatch": None,
     f"{_SRT}.model_executor.forward_batch_info:ForwardMode.TARGET_VERIFY": None,
     f"{_SRT}.model_executor.forward_batch_info:CaptureHiddenMode.FULL": None,
+    "sglang.kernels.ops.speculative.lilicorr:lilicorr_topk_lse": ("logits", "k"),
     f"{_SRT}.layers.logits_processor:should_apply_lm_head_quant_method": (
         "lm_head",
         "quant_method",

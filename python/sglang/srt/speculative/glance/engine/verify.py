@@ -12,7 +12,9 @@ from sglang.srt.speculative.glance.core.positions import tree_positions
 from sglang.srt.speculative.glance.core.tree import Tree
 from sglang.srt.speculative.glance.engine.inputs import GlanceVerifyInput
 from sglang.srt.speculative.glance.engine.masks import backend_mask
-from sglang.srt.speculative.glance.engine.penalties import OutputHistory
+from sglang.srt.speculative.glance.engine.mrope import MropeDeltas
+from sglang.srt.speculative.glance.engine.penalties import OutputCounts
+from sglang.srt.speculative.glance.engine.penalties import begin as begin_penalties
 from sglang.srt.speculative.glance.engine.rounds import RoundLog
 from sglang.srt.speculative.glance.engine.sampling import draw
 from sglang.srt.speculative.glance.kernels.select import Ops
@@ -38,11 +40,16 @@ class TreeVerifier:
         self.ops = ops
         self.worker = target_worker
         self.runner = target_worker.model_runner
-        self.history = OutputHistory(
-            self.runner.req_to_token_pool.req_to_token.shape[0],
-            config.max_depth + 1,
-            torch.device(self.runner.device),
-        )
+        num_rows = self.runner.req_to_token_pool.req_to_token.shape[0]
+        model, device = self.runner.model_config, torch.device(self.runner.device)
+        self.counts = OutputCounts(num_rows, model.vocab_size, config.max_depth, device)
+        self.mrope = MropeDeltas(num_rows, device) if model.model_is_mrope else None
+
+    def begin(self, batch: Any) -> None:
+        """Before a prefill: what later rounds need to know of its requests."""
+        begin_penalties(batch, self.counts)
+        if self.mrope is not None:
+            self.mrope.note(batch.req_pool_indices, batch.multimodal_inputs)
 
     def verify(
         self,
@@ -74,7 +81,7 @@ class TreeVerifier:
                 device=output.next_token_logits.device,
                 barrier=grammar_barrier,
             )
-        tokens = draw(output, batch, tree, positions, self.history, mask, self.runner.sampler)
+        tokens = draw(output, batch, tree, positions, self.counts, mask, self.runner.sampler)
         hidden, output.hidden_states = output.hidden_states, None
         return Verified(tokens, hidden, output, ran_graph, forward_batch)
 
@@ -82,6 +89,9 @@ class TreeVerifier:
         self, batch: Any, tree: Tree, positions: torch.Tensor, slots: torch.Tensor
     ) -> tuple[GlanceVerifyInput, tuple[torch.Tensor, torch.Tensor]]:
         index, child, sibling = self.ops.tree_links(tree.parents)
+        mrope_positions = None
+        if self.mrope is not None:
+            mrope_positions = self.mrope.positions(batch.req_pool_indices, positions)
         mask = backend_mask(
             self.ops,
             self.runner.attn_backend,
@@ -104,5 +114,6 @@ class TreeVerifier:
             seq_lens_sum=None,
             seq_lens_cpu=None,
             prepared_out_cache_loc=slots.reshape(-1),
+            prepared_mrope_positions=mrope_positions,
         )
         return verify_input, (child, sibling)

@@ -6,14 +6,13 @@ from functools import partial
 from typing import Any
 
 import torch
-from sglang.kernels.ops.speculative.cache_locs import assign_extend_cache_locs_uniform_func
 from sglang.srt.arg_groups.overrides import resolving_view
 from sglang.srt.layers.logprob_processor import compute_spec_logprobs
 from sglang.srt.managers.utils import GenerationBatchResult
 from sglang.srt.runtime_context import get_exec, get_spec
 from sglang.srt.speculative.dflash_worker_v2 import DFlashWorkerV2
-from sglang.srt.speculative.glance.core.accept import shorten
-from sglang.srt.speculative.glance.core.positions import block_positions
+from sglang.srt.speculative.glance.core.accept import Accepted, shorten
+from sglang.srt.speculative.glance.core.tree import Tree
 from sglang.srt.speculative.glance.engine import commit, seams
 from sglang.srt.speculative.glance.engine.adjustments import watch_ends_of_grammars
 from sglang.srt.speculative.glance.engine.args import load_config
@@ -23,11 +22,12 @@ from sglang.srt.speculative.glance.engine.draft import BlockDrafter
 from sglang.srt.speculative.glance.engine.graphs import GraphMarginals, use_verify_graphs
 from sglang.srt.speculative.glance.engine.inputs import GlanceDraftInput
 from sglang.srt.speculative.glance.engine.metrics import PlainRounds
-from sglang.srt.speculative.glance.engine.penalties import resume
 from sglang.srt.speculative.glance.engine.rounds import RoundLog
 from sglang.srt.speculative.glance.engine.sampling import plain_reason
-from sglang.srt.speculative.glance.engine.verify import TreeVerifier
-from sglang.srt.speculative.glance.kernels.select import ops_for
+from sglang.srt.speculative.glance.engine.verify import TreeVerifier, Verified
+from sglang.srt.speculative.glance.engine.window import Window, widen
+from sglang.srt.speculative.glance.kernels.select import ops_for, warm
+from sglang.srt.utils.common import async_h2d
 
 
 class GlanceWorker(DFlashWorkerV2):
@@ -45,11 +45,15 @@ class GlanceWorker(DFlashWorkerV2):
         with self._draft_leaves():
             super().__init__(server_args, gpu_id, nccl_port, target_worker)
         self.speculative_num_draft_tokens = self.config.budget
-        self.context_kv = partial(commit.layerwise_kv, self.draft_model)
+        append = self._append_target_hidden_to_draft_kv_by_loc
         if self.device == "cpu":
             suit_head(self.draft_model)
+            self.context_kv = partial(commit.layerwise_kv, self.draft_model)
             if StackedContextKV.serves(self.draft_model):
                 self.context_kv = StackedContextKV(self.draft_model)
+            self.committer = commit.RowCommitter(self.config.budget, append)
+        else:
+            self.committer = commit.FixedShapeCommitter(self.config.budget, append)
         self.rounds = RoundLog.from_env(self.device, self.config)
         self.plain_rounds = PlainRounds.from_host()
 
@@ -65,8 +69,17 @@ class GlanceWorker(DFlashWorkerV2):
     def init_attention_backends(self) -> None:
         with self._draft_leaves():
             super().init_attention_backends()
-        self.drafter = BlockDrafter(self.config, self.model_runner, self.draft_model_runner)
-        self.ops = ops_for(torch.device(self.device))
+        target, device = self.model_runner, torch.device(self.device)
+        for backend in self.spec_v2_attn_backends:
+            widen(backend, self.config.window)
+        self.window = Window(
+            self.config.window,
+            target.model_config.context_len,
+            target.req_to_token_pool.req_to_token,
+        )
+        self.drafter = BlockDrafter(self.config, target, self.draft_model_runner)
+        self.ops = ops_for(device)
+        warm(self.ops, self.config.block, self.config.topk, self.config.budget, device)
         self.verifier = TreeVerifier(self.config, self._target_worker, self.ops)
 
     def _maybe_build_draft_sampler(self) -> GraphMarginals:
@@ -90,10 +103,16 @@ class GlanceWorker(DFlashWorkerV2):
     def _append_target_hidden_sequential(
         self, ctx_hidden: torch.Tensor, ctx_positions: torch.Tensor, ctx_cache_loc: torch.Tensor
     ) -> None:
-        """The parent's prefill half ends here where it has no fused kernel."""
+        """The parent's prefill half ends here where it has no fused kernel. On a CPU the head's
+        projections may be packed, which the parent's would slice."""
+        if self.device != "cpu":
+            return super()._append_target_hidden_sequential(ctx_hidden, ctx_positions, ctx_cache_loc)
         pool = self.draft_model_runner.token_to_kv_pool
         layers_kv = self.context_kv(ctx_hidden, ctx_positions)
         commit.write_head_kv(self.draft_model, pool, layers_kv, ctx_cache_loc)
+
+    def _validate_phase1_sampling_support(self, batch: Any) -> None:
+        """The parent would log that it verifies greedily: not here, on any device."""
 
     def forward_batch_generation(
         self,
@@ -103,7 +122,7 @@ class GlanceWorker(DFlashWorkerV2):
         pp_proxy_tensors: Any = None,
     ) -> GenerationBatchResult:
         if batch.forward_mode.is_extend() or batch.is_extend_in_batch:
-            resume(batch)
+            self.verifier.begin(batch)
             return super().forward_batch_generation(batch, on_publish)
         return self.decode_round(batch, on_publish, grammar_barrier)
 
@@ -115,7 +134,7 @@ class GlanceWorker(DFlashWorkerV2):
         if prefix_lens.is_cuda:  # under overlap it comes from another stream
             prefix_lens.record_stream(torch.cuda.current_stream())
         self.rounds.start()
-        window = self._window(batch)
+        window = self.window.slots(batch.req_pool_indices, prefix_lens)
 
         marginals = self.drafter.propose(batch, roots, window[:, : config.block])
         self.rounds.lap("draft")
@@ -125,73 +144,43 @@ class GlanceWorker(DFlashWorkerV2):
             batch, tree, window[:, : config.budget], self.rounds, grammar_barrier
         )
         self.rounds.lap("verify")
-        accepted = self.ops.walk(
-            tree.tokens, tree.parents, verified.target_tokens, config.max_depth
-        )
-        alone = [reason for req in batch.reqs if (reason := plain_reason(req)) is not None]
-        if alone:
-            accepted = shorten(accepted, self._limits(batch))
-            self.plain_rounds.count(alone)
-            watch_ends_of_grammars(batch.reqs)
-        self.verifier.history.note(batch, accepted)
+        accepted, num_plain = self._accept(batch, tree, verified.target_tokens)
         new_seq_lens = prefix_lens + accepted.accept_lens
         if on_publish is not None:
             on_publish(new_seq_lens)
         self.rounds.lap("accept")
-        rows = self._commit(batch, accepted, verified, window, prefix_lens)
+        rows = self.committer.commit(batch, accepted, verified.hidden, window)
         self.rounds.lap("commit")
-        self.rounds.end(accepted.accept_lens, [req.rid for req in batch.reqs], len(alone))
+        self.rounds.end(accepted.accept_lens, [req.rid for req in batch.reqs], num_plain)
         if batch.return_logprob:
             compute_spec_logprobs(
                 batch, verified.output, verified.target_tokens.view(-1), accept_index=rows
             )
         return self._result(accepted, verified, new_seq_lens)
 
-    def _window(self, batch: Any) -> torch.Tensor:
-        """KV slots ``[bs, max(B, N)]`` right after each request's prefix."""
-        bs = len(batch.seq_lens)
-        return assign_extend_cache_locs_uniform_func(
-            req_pool_indices=batch.req_pool_indices,
-            req_to_token=batch.req_to_token_pool.req_to_token,
-            start_offset=batch.seq_lens,
-            batch_size=bs,
-            draft_token_num=self.config.window,
-            device=self.device,
-        ).view(bs, -1)
-
-    def _limits(self, batch: Any) -> torch.Tensor:
-        """Most drafts each request may accept, ``[bs]``."""
-        limits = [0 if plain_reason(req) else self.config.max_depth for req in batch.reqs]
-        return torch.tensor(limits, device=batch.seq_lens.device)
-
-    def _commit(
-        self, batch: Any, accepted: Any, verified: Any, window: torch.Tensor, prefix_lens: Any
-    ) -> torch.Tensor:
-        """Returns the accepted nodes' batch-wide rows ``[bs, D] int64``, -1 padded."""
-        index = accepted.accept_index
-        bs, depth = index.shape
-        first = torch.arange(bs, device=index.device)[:, None] * self.config.budget
-        rows = torch.where(index >= 0, index + first, index)
-        commit.move_accepted(batch, rows, accepted.accept_lens)
-        slots, positions = window[:, :depth], block_positions(prefix_lens, depth)
-        if self.device == "cpu":
-            kept = (index >= 0).view(-1)
-            self._append_target_hidden_to_draft_kv_by_loc(
-                target_hidden=verified.hidden[rows.view(-1)[kept]],
-                cache_loc=slots.reshape(-1)[kept],
-                positions=positions[kept],
+    def _accept(
+        self, batch: Any, tree: Tree, target_tokens: torch.Tensor
+    ) -> tuple[Accepted, int]:
+        """What the round commits, and how many requests could take one token only."""
+        accepted = self.ops.walk(
+            tree.tokens, tree.parents, target_tokens, self.config.max_depth
+        )
+        limits = self.window.room(batch.seq_lens)
+        reasons = [plain_reason(req) for req in batch.reqs]
+        if any(reasons):
+            free = async_h2d(
+                [reason is None for reason in reasons], dtype=torch.int64, device=limits.device
             )
-        else:  # fixed shapes, no host synchronisation: rows past the end are not written
-            self._append_target_hidden_to_draft_kv_by_loc(
-                target_hidden=verified.hidden[rows.clamp(min=0).view(-1)],
-                cache_loc=slots.reshape(-1),
-                cache_loc_2d=slots,
-                positions=positions,
-                commit_lens=accepted.accept_lens,
-            )
-        return rows
+            limits = limits * free
+            self.plain_rounds.count([reason for reason in reasons if reason is not None])
+            watch_ends_of_grammars(batch.reqs)
+        accepted = shorten(accepted, limits)
+        self.verifier.counts.note(batch, tree, accepted)
+        return accepted, len(reasons) - reasons.count(None)
 
-    def _result(self, accepted: Any, verified: Any, new_seq_lens: Any) -> GenerationBatchResult:
+    def _result(
+        self, accepted: Accepted, verified: Verified, new_seq_lens: torch.Tensor
+    ) -> GenerationBatchResult:
         return GenerationBatchResult(
             logits_output=verified.output,
             next_token_ids=accepted.committed.view(-1),

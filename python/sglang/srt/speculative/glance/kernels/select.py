@@ -40,3 +40,15 @@ def ops_for(device: torch.device) -> Ops:
         masks.full_mask,
         accept.walk,
     )
+
+
+def warm(ops: Ops, block: int, topk: int, budget: int, device: torch.device) -> None:
+    """Run every function once for a round's shape, so that no kernel is compiled and no constant
+    copied to the device while requests wait. Other batch sizes need no other kernels."""
+    roots = torch.zeros(1, dtype=torch.int64, device=device)
+    ids = torch.arange(topk, device=device).repeat(1, block - 1, 1)
+    tree = ops.build_tree(roots, ids, -ids.float(), budget)
+    ancestors = ops.ancestor_mask(tree.parents, min(block, budget) - 1)
+    ops.tree_links(tree.parents)
+    ops.full_mask(ancestors, roots, 0)
+    ops.walk(tree.tokens, tree.parents, tree.tokens, min(block, budget) - 1)

@@ -11,17 +11,19 @@ import triton
 import triton.language as tl
 from sglang.srt.speculative.glance.core.tree import (
     LOGPROB_FLOOR,
+    SEARCH_SPAN,
     STEPS_PER_NAT,
     Tree,
     check_inputs,
+    power_of_2,
 )
 
 _FLOOR = tl.constexpr(LOGPROB_FLOOR)
 _STEPS_PER_NAT = tl.constexpr(float(STEPS_PER_NAT))
-# Wider than the twin's: an index here holds depth, parent and rank. 2**44 * 2**18 < 2**62.
-INDEX_SPAN = 1 << 18
-_INDEX_SPAN = tl.constexpr(INDEX_SPAN)
-_TAKEN = tl.constexpr(-(1 << 62))
+_INDEX_SPAN = tl.constexpr(SEARCH_SPAN)
+# Below every key: 64 offsets * 1024 nats * 2**28 steps * 2**18 indices are 2**62 exactly, and an
+# index comes on top.
+_TAKEN = tl.constexpr(-(1 << 63))
 
 
 @triton.jit
@@ -42,7 +44,7 @@ def _build_tree_kernel(
     """Best-first search, one program a request.
 
     keys[p, r] stands for rank r's child of node p while that child is in the frontier. A key is
-    score * INDEX_SPAN - (depth, p, r): the largest is the next node of the tree's order, and
+    score * SEARCH_SPAN - (depth, p, r): the largest is the next node of the tree's order, and
     everything about the node is read back from it.
     """
     request = tl.program_id(0).to(tl.int64)
@@ -137,12 +139,7 @@ def build_tree(
     """See `core.tree.build_tree`."""
     check_inputs(root_tokens, topk_ids, topk_logprobs, budget)
     bs, num_offsets, k = topk_ids.shape
-    nodes, ranks = triton.next_power_of_2(budget), triton.next_power_of_2(k)
-    if (num_offsets + 2) * nodes * ranks > INDEX_SPAN:
-        raise ValueError(
-            f"budget {budget} with {k} candidates per offset and {num_offsets} offsets does not "
-            f"fit the device's tree kernel; lower the budget or the candidates"
-        )
+    nodes, ranks = power_of_2(budget), power_of_2(k)
     shape, device = (bs, budget), root_tokens.device
     tokens, parents, depths = (
         torch.empty(shape, dtype=torch.int64, device=device) for _ in range(3)

@@ -1,0 +1,32 @@
+"""Which attention backend verifies the tree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sglang.srt.arg_groups.overrides import declare_resolution, resolving_view
+from sglang.srt.runtime_context import get_platform
+
+CHOICE = "handle_attention_backend_compatibility"  # SGLang's step that picks a default
+
+
+def prefer_flashinfer(server_args: Any, previous: Callable[[Any], None]) -> None:
+    """Before SGLang picks a backend for a GLANCE server on a GPU, give it ours.
+
+    SGLang picks before an algorithm settles its flags. Where ``--speculative-eagle-topk`` is absent
+    or 1 it would take FA3 on Hopper, and on Blackwell a backend that reads no tree mask.
+    """
+    args = resolving_view(server_args)
+    ours = (args.speculative_algorithm or "").upper() == "GLANCE"
+    if ours and args.device.split(":")[0] == "cuda" and args.attention_backend is None:
+        backend = "flashinfer" if get_platform().has_flashinfer else "triton"
+        declare_resolution(server_args, prefer_flashinfer.__qualname__, attention_backend=backend)
+    previous(server_args)
+
+
+def verify_backend(args: Any) -> str:
+    """The backend that SGLang runs a verify on."""
+    if args.speculative_attention_mode == "decode":
+        return args.decode_attention_backend or args.attention_backend
+    return args.prefill_attention_backend or args.attention_backend
