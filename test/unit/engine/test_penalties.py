@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from sglang.srt.managers.schedule_batch import Req
@@ -16,11 +17,12 @@ from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.speculative.glance.core.accept import walk
 from sglang.srt.speculative.glance.core.penalties import shift
 from sglang.srt.speculative.glance.core.tree import Tree
+from sglang.srt.speculative.glance.engine import penalties
 from sglang.srt.speculative.glance.engine.penalties import (
-    OutputHistory,
+    OutputCounts,
+    begin,
     is_penalised,
     penalise_nodes,
-    resume,
 )
 
 VOCAB, DEPTH = 24, 5
@@ -113,14 +115,15 @@ def path_of(tree: Tree, row: int, node: int) -> list[int]:
 
 
 class World:
-    """Requests that decode in rounds, and what of it the host has heard of."""
+    """Requests that decode in rounds, and what of their output the host knows."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
         self.outputs = [[self.rng.randrange(VOCAB)] for _ in ASKED]  # the prefill's token
         self.reqs = [request(asked, self.rng.randint(1, 9), []) for asked in ASKED]
         self.pool_rows = torch.tensor(self.rng.sample(range(1, 20), len(ASKED)))
-        self.history = OutputHistory(20, DEPTH + 1, torch.device("cpu"))
+        self.counts = OutputCounts(20, VOCAB, DEPTH, torch.device("cpu"))
+        begin(Batch(self.reqs, self.pool_rows), self.counts)
 
     def round(self) -> None:
         """One round: every node's logits are as SGLang would have them; tokens are committed."""
@@ -130,7 +133,7 @@ class World:
         logits = torch.randn((len(ASKED), 12, VOCAB))
         got = logits.clone()
         batch = Batch(self.reqs, self.pool_rows)
-        penalise_nodes(got, batch, tree, positions, self.history)
+        penalise_nodes(got, batch, tree, positions, self.counts)
         for row, req in enumerate(self.reqs):
             for node in range(12):
                 output = self.outputs[row][:-1] + path_of(tree, row, node)
@@ -141,7 +144,7 @@ class World:
         child = torch.randint(1, 12, tree.tokens.shape)
         drawn.scatter_(1, tree.parents.gather(1, child), tree.tokens.gather(1, child))
         accepted = walk(tree.tokens, tree.parents, drawn, DEPTH)
-        self.history.note(batch, accepted)
+        self.counts.note(batch, tree, accepted)
         for output, run in zip(self.outputs, accepted.committed.tolist()):
             output += [token for token in run if token >= 0]
 
@@ -149,6 +152,18 @@ class World:
         for row in rows:
             known = self.reqs[row].output_ids
             known.extend(outputs[row][len(known) :])
+
+    def retract(self, rows: list[int]) -> None:
+        """Their last round is lost, and they are prefilled anew, in rows that others had."""
+        for row in rows:
+            self.outputs[row] = list(self.reqs[row].output_ids)
+        chosen = torch.tensor(rows)
+        self.pool_rows[chosen] = self.pool_rows[chosen.roll(1)]
+        reqs, zeros = [self.reqs[row] for row in rows], torch.zeros((len(rows), VOCAB))
+        info = Info(torch.ones((len(rows), 1)), VOCAB, zeros, None)
+        begin(Batch(reqs, self.pool_rows[chosen], info), self.counts)
+        for row in rows:
+            self.outputs[row].append(self.rng.randrange(VOCAB))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -178,6 +193,36 @@ def test_requests_of_which_the_host_knows_more_and_less_share_a_round() -> None:
         world.tell([1, 3, 5], before)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_retracted_request_loses_the_round_that_the_host_never_heard_of(seed: int) -> None:
+    torch.manual_seed(seed)
+    world = World(seed)
+    for rows in ([1, 3, 6], [2, 4, 5, 6], [1, 2, 3, 4, 5]):
+        for _ in range(2):
+            before = [list(output) for output in world.outputs]
+            world.round()
+            world.tell(list(range(len(ASKED))), before)
+        assert any(before[row] != world.outputs[row] for row in rows)
+        world.retract(rows)
+        world.round()
+
+
+def test_a_round_sends_no_output_to_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent = []
+    copy = penalties.async_h2d
+    monkeypatch.setattr(
+        penalties, "async_h2d", lambda x, **kw: sent.append(np.size(x)) or copy(x, **kw)
+    )
+    world, sizes = World(0), []
+    for _ in range(6):
+        sent.clear()
+        world.round()
+        world.tell(list(range(len(ASKED))), world.outputs)
+        sizes.append(sum(sent))
+    assert min(map(len, world.outputs)) >= 6
+    assert len(set(sizes)) == 1
+
+
 def test_what_is_not_asked_for_is_not_touched() -> None:
     assert [is_penalised(req) for req in World(0).reqs] == [False, *[True] * 6]
     logits = torch.randn((2, 1, VOCAB))
@@ -185,8 +230,9 @@ def test_what_is_not_asked_for_is_not_touched() -> None:
     batch = Batch(reqs, torch.tensor([1, 2]))
     tree = Tree(torch.tensor([[1], [1]]), torch.tensor([[-1], [-1]]), torch.zeros((2, 1)), None)
     got = logits.clone()
-    history = OutputHistory(3, 1, torch.device("cpu"))
-    penalise_nodes(got, batch, tree, torch.tensor([[4], [4]]), history)
+    counts = OutputCounts(3, VOCAB, 0, torch.device("cpu"))
+    counts.start(torch.tensor([2]), torch.nn.functional.one_hot(torch.tensor([1]), VOCAB).float())
+    penalise_nodes(got, batch, tree, torch.tensor([[4], [4]]), counts)
     assert torch.equal(got[0], logits[0])
     assert got[1, 0, 1].item() == pytest.approx(logits[1, 0, 1].item() - 2)
 
@@ -201,7 +247,8 @@ def test_a_request_that_was_retracted_keeps_its_penalties() -> None:
         host_state(batch, []).accumulate_additive_penalties(added[row : row + 1])
     untouched = added.clone()
     info = Info(torch.ones((len(reqs), 1)), VOCAB, added, scale)
-    resume(batch := Batch(reqs, sampling_info=info))
+    counts = OutputCounts(len(reqs), VOCAB, DEPTH, torch.device("cpu"))
+    begin(batch := Batch(reqs, torch.arange(len(reqs)), info), counts)
     info, logits = batch.sampling_info, torch.randn((len(reqs), VOCAB))
     got = shift(logits, info.acc_additive_penalties, info.acc_scaling_penalties)
     for row, (req, output) in enumerate(zip(reqs, outputs)):

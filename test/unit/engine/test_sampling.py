@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +14,7 @@ from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.speculative.glance.core.tree import Tree
 from sglang.srt.speculative.glance.engine.metrics import PlainRounds
-from sglang.srt.speculative.glance.engine.penalties import OutputHistory
+from sglang.srt.speculative.glance.engine.penalties import OutputCounts, begin
 from sglang.srt.speculative.glance.engine.sampling import PLAIN_REASONS, draw, plain_reason
 
 VOCAB, BS, WIDTH = 7, 2, 3
@@ -74,8 +75,10 @@ def run(reqs: list[Request], sampling: SamplingBatchInfo, mask: Any = None) -> t
     batch = SimpleNamespace(
         reqs=reqs, sampling_info=sampling, req_pool_indices=torch.arange(1, BS + 1)
     )
-    history, sampler = OutputHistory(4, 3, torch.device("cpu")), Recorder()
-    tokens = draw(output, batch, TREE, POSITIONS, history, mask, sampler)
+    counts, sampler = OutputCounts(4, VOCAB, 2, torch.device("cpu")), Recorder()
+    first_prefill = [dataclasses.replace(req, output_ids=[]) for req in reqs]
+    begin(SimpleNamespace(reqs=first_prefill, req_pool_indices=batch.req_pool_indices), counts)
+    tokens = draw(output, batch, TREE, POSITIONS, counts, mask, sampler)
     return logits, output.next_token_logits, sampler, tokens
 
 

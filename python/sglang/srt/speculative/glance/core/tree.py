@@ -30,8 +30,8 @@ STEPS_PER_NAT = 1 << 28
 # 64 offsets * 1024 nats * 2**28 steps * 2**16 indices = 2**60 fits int64.
 INDEX_SPAN = 1 << 16
 MAX_OFFSETS = 64
-# The kernel's keys hold depth, parent and rank instead; see `kernels.tree`. A shape has to fit both:
-# every device builds the same trees, and a server refuses at start what a round could not build.
+# The kernel's keys hold depth, parent and rank instead; see `kernels.tree`. A shape has to fit
+# both: every device builds the same trees, and what a round could not build is refused at start.
 SEARCH_SPAN = 1 << 18
 
 

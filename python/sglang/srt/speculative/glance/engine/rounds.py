@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
+from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
 
 import msgspec
 import torch
@@ -16,9 +21,9 @@ LOGGING = "log"  # the lap of what only the record needs
 
 
 class Round(msgspec.Struct):
-    """``laps_ms``: wall-clock of each phase in order, and of logging; ``accept_lens``, ``rids``,
-    ``root_entropies``: per request, the last in nats of the target's own distribution at the root,
-    before penalties, masks, temperature or anything else; ``max_drafts``: of a path;
+    """``laps_ms``: each phase in order, then logging, by the device's own clock; ``accept_lens``,
+    ``rids``, ``root_entropies``: per request, the last in nats of the target's own distribution at
+    the root, before penalties, masks, temperature or anything else; ``max_drafts``: of a path;
     ``num_plain``: requests that could take one token only, whatever the tree held."""
 
     laps_ms: dict[str, float]
@@ -30,17 +35,66 @@ class Round(msgspec.Struct):
     root_entropies: list[float]
 
 
+class HostClock:
+    """A CPU's time: what was asked for has been done."""
+
+    waits = False
+
+    def now(self) -> float:
+        return time.perf_counter()
+
+    def ms(self, began: float, ended: float) -> float:
+        return (ended - began) * 1e3
+
+    def wait(self, mark: float) -> None:
+        pass
+
+
+class DeviceClock:
+    """A GPU's time: marks in its stream, read once the device has passed them."""
+
+    waits = True
+
+    def now(self) -> torch.cuda.Event:
+        mark = torch.cuda.Event(enable_timing=True)
+        mark.record()
+        return mark
+
+    def ms(self, began: torch.cuda.Event, ended: torch.cuda.Event) -> float:
+        return began.elapsed_time(ended)
+
+    def wait(self, mark: torch.cuda.Event) -> None:
+        mark.synchronize()
+
+
+@dataclass
+class Pending:
+    """A round whose values may still be on their way from the device. ``marks``: of the start, then
+    of each phase's end; ``logging``: between these two the record's own work was done, inside the
+    phase that ends at ``marks[logging_in]``."""
+
+    marks: list[tuple[str, Any]] = field(default_factory=list)
+    logging: tuple[Any, Any] | None = None
+    logging_in: int = 0
+    entropies: torch.Tensor | None = None
+    accept_lens: torch.Tensor | None = None
+    rids: list[str] = field(default_factory=list)
+    num_plain: int = 0
+
+
 class RoundLog:
-    """Writes :class:`Round` lines to a file; a device is synchronised at each lap while on."""
+    """Writes :class:`Round` lines to a file. Where values come from a device the round leaves marks
+    in its stream and never waits: a thread of the log's own waits for them and writes."""
 
     def __init__(self, path: Path | None, device: str, config: GlanceConfig) -> None:
         self.file = None if path is None else path.open("ab", buffering=0)
-        self.device = device
+        self.clock = DeviceClock() if device == "cuda" else HostClock()
         self.budget = config.budget
         self.max_drafts = config.max_depth
-        self.laps: dict[str, float] = {}
-        self.entropies: list[float] = []
-        self.last = 0.0
+        self.pending: SimpleQueue[Pending] = SimpleQueue()
+        self.start()
+        if self.file is not None and self.clock.waits:
+            threading.Thread(target=self._write_pending, name="round log", daemon=True).start()
 
     @classmethod
     def from_env(cls, device: str, config: GlanceConfig) -> RoundLog:
@@ -49,40 +103,58 @@ class RoundLog:
         return cls(Path(path) if path else None, device, config)
 
     def start(self) -> None:
-        if self.file is not None:
-            self.laps = {}
-            self.last = self._now()
+        self.round = Pending()
+        self.lap("start")
 
     def lap(self, phase: str) -> None:
         if self.file is not None:
-            now = self._now()
-            self.laps[phase] = (now - self.last) * 1e3
-            self.last = now
+            self.round.marks.append((phase, self.clock.now()))
 
     def roots(self, logits: torch.Tensor) -> None:
         """Keep the entropies at the roots of ``logits [bs * N, V]``, as the target gave them: what
         is drawn from them is adjusted in place. The time goes to no phase."""
         if self.file is not None:
-            began = self._now()
-            self.entropies = entropy(logits[:: self.budget]).tolist()
-            spent = self._now() - began
-            self.laps[LOGGING] = spent * 1e3
-            self.last += spent
+            began = self.clock.now()
+            self.round.entropies = entropy(logits[:: self.budget]).to("cpu", non_blocking=True)
+            self.round.logging = began, self.clock.now()
+            self.round.logging_in = len(self.round.marks)
 
     def end(self, accept_lens: torch.Tensor, rids: list[str], num_plain: int = 0) -> None:
-        if self.file is not None:
-            record = Round(
-                laps_ms=self.laps,
-                accept_lens=accept_lens.tolist(),
-                budget=self.budget,
-                max_drafts=self.max_drafts,
-                num_plain=num_plain,
-                rids=rids,
-                root_entropies=self.entropies,
-            )
-            self.file.write(msgspec.json.encode(record) + b"\n")
+        if self.file is None:
+            return
+        done = self.round
+        done.accept_lens = accept_lens.to("cpu", non_blocking=True)
+        done.rids, done.num_plain = rids, num_plain
+        self.lap("end")  # behind the copies: once the device has passed it, they are there
+        if self.clock.waits:
+            self.pending.put(done)
+        else:
+            self._write(done)
 
-    def _now(self) -> float:
-        if self.device == "cuda":
-            torch.cuda.synchronize()
-        return time.perf_counter()
+    def _write_pending(self) -> None:
+        while True:
+            self._write(self.pending.get())
+
+    def _write(self, done: Pending) -> None:
+        self.file.write(msgspec.json.encode(self.record(done)) + b"\n")
+
+    def record(self, done: Pending) -> Round:
+        """Waits for the device to reach the round's end."""
+        *marks, (_, end) = done.marks
+        self.clock.wait(end)
+        laps = {
+            phase: self.clock.ms(began, ended) for (_, began), (phase, ended) in pairwise(marks)
+        }
+        if done.logging is not None:
+            laps[LOGGING] = self.clock.ms(*done.logging)
+            if done.logging_in < len(marks):
+                laps[marks[done.logging_in][0]] -= laps[LOGGING]
+        return Round(
+            laps_ms=laps,
+            accept_lens=done.accept_lens.tolist(),
+            budget=self.budget,
+            max_drafts=self.max_drafts,
+            num_plain=done.num_plain,
+            rids=done.rids,
+            root_entropies=[] if done.entropies is None else done.entropies.tolist(),
+        )

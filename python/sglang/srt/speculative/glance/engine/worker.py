@@ -106,7 +106,9 @@ class GlanceWorker(DFlashWorkerV2):
         """The parent's prefill half ends here where it has no fused kernel. On a CPU the head's
         projections may be packed, which the parent's would slice."""
         if self.device != "cpu":
-            return super()._append_target_hidden_sequential(ctx_hidden, ctx_positions, ctx_cache_loc)
+            return super()._append_target_hidden_sequential(
+                ctx_hidden, ctx_positions, ctx_cache_loc
+            )
         pool = self.draft_model_runner.token_to_kv_pool
         layers_kv = self.context_kv(ctx_hidden, ctx_positions)
         commit.write_head_kv(self.draft_model, pool, layers_kv, ctx_cache_loc)
@@ -158,13 +160,9 @@ class GlanceWorker(DFlashWorkerV2):
             )
         return self._result(accepted, verified, new_seq_lens)
 
-    def _accept(
-        self, batch: Any, tree: Tree, target_tokens: torch.Tensor
-    ) -> tuple[Accepted, int]:
+    def _accept(self, batch: Any, tree: Tree, target_tokens: torch.Tensor) -> tuple[Accepted, int]:
         """What the round commits, and how many requests could take one token only."""
-        accepted = self.ops.walk(
-            tree.tokens, tree.parents, target_tokens, self.config.max_depth
-        )
+        accepted = self.ops.walk(tree.tokens, tree.parents, target_tokens, self.config.max_depth)
         limits = self.window.room(batch.seq_lens)
         reasons = [plain_reason(req) for req in batch.reqs]
         if any(reasons):
