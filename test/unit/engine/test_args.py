@@ -28,6 +28,7 @@ def server_args(**changes) -> SimpleNamespace:
         "attention_backend": "intel_amx",
         "prefill_attention_backend": None,
         "decode_attention_backend": None,
+        "speculative_attention_mode": "prefill",
         "max_running_requests": 8,
         "enable_mixed_chunk": True,
         "disable_overlap_schedule": False,
@@ -111,6 +112,10 @@ def test_a_switch_nobody_set_is_not_refused():
         ({"speculative_num_draft_tokens": 1}, "--speculative-num-draft-tokens"),
         ({"speculative_dflash_block_size": 32}, "--speculative-dflash-block-size"),
         ({"speculative_eagle_topk": VOCAB + 1}, "--speculative-eagle-topk"),
+        (
+            {"speculative_num_draft_tokens": 512, "speculative_eagle_topk": 33},
+            "--speculative-num-draft-tokens 512 with --speculative-eagle-topk 33",
+        ),
     ],
 )
 def test_refusals_name_the_flag(changes, flag):

@@ -26,9 +26,10 @@ KERNELS = [
     ("tree", "_tree_links_kernel", [INT] * 4 + [SIZE], {"NODES": 64}),
     ("tree", "_ancestor_mask_kernel", [INT, BOOL, SIZE, SIZE], {"NODES": 64}),
     ("accept", "_walk_kernel", [INT] * 7 + [SIZE, SIZE], {"NODES": 64}),
-    ("masks", "_fill_full_mask_kernel", [BOOL, INT, BOOL, SIZE], {"NODES": 64, "REQUESTS": 8}),
+    ("masks", "_fill_full_mask_kernel", [BOOL, INT, BOOL, SIZE],
+     {"NODES": 64, "BLOCK": 1024, "SHARES": 8}),
     ("masks", "_fill_full_mask_kernel", [BOOL, "*i32", "*u8", SIZE],
-     {"NODES": 64, "REQUESTS": 1}),
+     {"NODES": 64, "BLOCK": 1024, "SHARES": 8}),
 ]
 for module, name, types_, constants in KERNELS:
     kernel = getattr(importlib.import_module(package + module), name)
