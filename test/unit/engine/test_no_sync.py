@@ -231,7 +231,7 @@ def published() -> Iterator[None]:
 
 @pytest.fixture
 def worker(
-    published: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+    published: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Iterator[GlanceWorker]:
     monkeypatch.setattr(cpu, "available", lambda: False)
     monkeypatch.setattr(window, "assign_extend_cache_locs_uniform_func", gather)
