@@ -45,9 +45,11 @@ def test_a_used_buffer_is_overwritten(dtype):
     parents_of, prefix_lens, _ = random_batch(3, 2, 5)
     ancestors = ancestor_mask(torch.tensor(parents_of))
     numel = full_mask_numel(2, 5, sum(prefix_lens))
-    buffer = torch.zeros(numel + 11, dtype=dtype)
-    fill_full_mask(ancestors, torch.tensor(prefix_lens, dtype=torch.int32), buffer)
-    assert buffer[:numel].bool().tolist() == reference.full(parents_of, prefix_lens)
+    for before in (0, 1):
+        buffer = torch.full((numel + 11,), before, dtype=dtype)
+        fill_full_mask(ancestors, torch.tensor(prefix_lens, dtype=torch.int32), buffer)
+        assert buffer[:numel].bool().tolist() == reference.full(parents_of, prefix_lens)
+        assert buffer[numel:].tolist() == [before] * 11  # 8 MB of 400 at a context of 256 k
 
 
 def read_flashinfer(arguments, request):

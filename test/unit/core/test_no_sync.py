@@ -1,5 +1,7 @@
 """No function of the round looks at its tensors' values: tensors on the meta device have none."""
 
+import dataclasses
+
 import pytest
 import torch
 from sglang.srt.speculative.glance.core.accept import shorten, walk
@@ -19,10 +21,11 @@ from sglang.srt.speculative.glance.core.positions import (
 from sglang.srt.speculative.glance.core.tree import ancestor_mask, build_tree, tree_links
 
 
-def test_a_round_never_reads_a_value():
-    def on_meta(*shape, dtype=torch.int64):
-        return torch.empty(shape, dtype=dtype, device="meta")
+def on_meta(*shape, dtype=torch.int64):
+    return torch.empty(shape, dtype=dtype, device="meta")
 
+
+def play_a_round(walk=walk):
     bs, block, k, budget = 2, 16, 8, 32
     tree = build_tree(
         on_meta(bs),
@@ -47,8 +50,27 @@ def test_a_round_never_reads_a_value():
     assert accepted.committed.shape == (bs, block)
 
 
-def test_reading_a_value_on_meta_fails():
-    with pytest.raises((RuntimeError, NotImplementedError)):
-        torch.empty(2, dtype=torch.int64, device="meta").nonzero().tolist()
-    with pytest.raises((RuntimeError, NotImplementedError)):
-        torch.empty((), device="meta").item()
+def test_a_round_never_reads_a_value():
+    play_a_round()
+
+
+def reads_a_length(*given):
+    accepted = walk(*given)
+    longest = int(accepted.accept_lens.max())
+    return dataclasses.replace(accepted, committed=accepted.committed[:, :longest])
+
+
+def picks_by_mask(*given):
+    accepted = walk(*given)
+    committed = accepted.committed[accepted.committed >= 0]
+    return dataclasses.replace(accepted, committed=committed)
+
+
+def copies_back(*given):
+    return dataclasses.replace(accepted := walk(*given), bonus=accepted.bonus.cpu())
+
+
+@pytest.mark.parametrize("planted", [reads_a_length, picks_by_mask, copies_back])
+def test_a_planted_read_is_found(planted):
+    with pytest.raises((RuntimeError, NotImplementedError), match="meta"):
+        play_a_round(planted)

@@ -1,3 +1,4 @@
+import itertools
 import random
 
 import pytest
@@ -8,11 +9,15 @@ from hypothesis import strategies as st
 from sglang.srt.speculative.glance.core.accept import walk
 from sglang.srt.speculative.glance.core.tree import (
     LOGPROB_FLOOR,
+    MAX_OFFSETS,
+    SEARCH_SPAN,
+    STEPS_PER_NAT,
     ancestor_mask,
     build_tree,
     check_shape,
     level_widths,
     max_nodes,
+    power_of_2,
     tree_links,
 )
 
@@ -203,12 +208,34 @@ def test_full_width_tree_accepts_every_path_of_the_chain():
         (0, 8, 1, "block"),
         (66, 8, 32, "block"),
         (16, 4096, 64, "candidates"),
+        (17, 16, 1024, "budget"),
+        (17, 32, 512, "budget"),
+        (65, 8, 512, "budget"),
     ],
 )
 def test_impossible_shapes_are_refused(block, k, budget, named):
     with pytest.raises(ValueError, match=named) as refusal:
         check_shape(block, k, budget)
     assert str({"budget": budget, "block": block, "candidates": k}[named]) in str(refusal.value)
+
+
+def test_a_shape_that_starts_can_be_searched_by_the_kernel():
+    """The largest index of a shape that is let in stays below the span of the kernel's keys, and
+    with it the lowest score above the mark of a place that is taken."""
+    lowest = -MAX_OFFSETS * int(-LOGPROB_FLOOR) * STEPS_PER_NAT * SEARCH_SPAN - SEARCH_SPAN
+    assert lowest > -(1 << 63)
+    for block, k in itertools.product((2, 16, 33, 65), (1, 3, 8, 16, 31)):
+        for budget in (31, 128, 129, 256, 512, 513):
+            if (
+                budget <= max_nodes(block, k)
+                and block * power_of_2(budget) * power_of_2(k) > SEARCH_SPAN
+            ):
+                with pytest.raises(ValueError, match=f"budget {budget}"):
+                    check_shape(block, k, budget)
+
+
+def test_powers_of_two():
+    assert [power_of_2(n) for n in (1, 2, 3, 8, 9, 64)] == [1, 2, 4, 8, 16, 64]
 
 
 def test_max_nodes():

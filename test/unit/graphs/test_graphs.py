@@ -6,6 +6,7 @@ import pytest
 import torch
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
 from sglang.srt.speculative.glance.config import GlanceConfig
+from sglang.srt.speculative.glance.engine import draft
 from sglang.srt.speculative.glance.engine.draft import BlockDrafter, top_marginals
 from sglang.srt.speculative.glance.engine.graphs import (
     GlanceVerifyGraphRunner,
@@ -87,6 +88,41 @@ def test_propose_reads_the_replay_only_when_a_graph_ran(drafter):
         drafter.runner.forward = lambda _, result=result: result
         ids = drafter.propose(None, torch.zeros(1, dtype=torch.int64), None).ids
         assert bool((ids == -5).all()) is ran_graph
+
+
+class OnGpu(torch.Tensor):
+    """A tensor that says it is on a GPU; the kernels run in Triton's interpreter."""
+
+    is_cuda = True
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+
+def test_rows_are_taken_in_parts(monkeypatch):
+    logits = torch.randn(11, 40)
+    whole = top_marginals(logits, 3)
+    sizes = []
+    original = draft._top_of_rows
+    monkeypatch.setattr(draft, "ROWS_AT_ONCE", 4)
+    monkeypatch.setattr(
+        draft, "_top_of_rows", lambda rows, k: sizes.append(len(rows)) or original(rows, k)
+    )
+    parts = top_marginals(logits, 3)
+    assert sizes == [4, 4, 3]
+    for part, expected in zip(parts, whole, strict=True):
+        assert torch.equal(part, expected)
+
+
+@pytest.mark.parametrize("topk", draft.TILED_TOPK)
+def test_sglangs_tiled_kernel_gives_what_ours_gives(topk, monkeypatch):
+    vocab = draft.TILED_VOCAB + 3
+    logits = torch.randn(2, vocab, generator=torch.Generator().manual_seed(topk)).bfloat16()
+    expected_ids, expected = top_marginals(logits, topk)
+    monkeypatch.setattr(draft, "_top_of_rows", None)
+    ids, logprobs = top_marginals(logits.as_subclass(OnGpu), topk)
+    torch.testing.assert_close(logprobs, expected, rtol=0, atol=1e-5)
+    same = expected_ids == ids  # equal logits of bfloat16 may be taken in another order
+    assert torch.equal(logits.gather(1, ids)[~same], logits.gather(1, expected_ids)[~same])
+    assert all(len(set(row)) == topk for row in ids.tolist())
 
 
 def test_top_marginals_against_softmax():

@@ -8,6 +8,7 @@ from sglang.srt.speculative.glance.core import accept as accept_twin
 from sglang.srt.speculative.glance.core import masks as masks_twin
 from sglang.srt.speculative.glance.core import tree as tree_twin
 from sglang.srt.speculative.glance.kernels import accept, masks, tree
+from sglang.srt.speculative.glance.kernels.select import ops_for, warm
 
 
 def marginals(seed, device, bs, block, k, rounded=False):
@@ -72,9 +73,35 @@ def test_build_tree_of_strided_arguments(device):
     assert_same(tree.build_tree(*strided), tree_twin.build_tree(*whole))
 
 
-def test_a_tree_too_large_for_the_kernel_is_refused(device):
-    with pytest.raises(ValueError, match="budget 2048"):
-        tree.build_tree(*marginals(0, device, 1, 33, 8), budget=2048)
+# The widest shapes that start: the keys' index has its last bit set.
+EXTREMES = [
+    # block, k, budget
+    (65, 1, 65),
+    (64, 16, 128),
+    (65, 16, 128),
+    (9, 64, 256),
+]
+
+
+@pytest.mark.parametrize("values", ["spread", "at the floor", "tied"])
+@pytest.mark.parametrize("block, k, budget", EXTREMES)
+def test_the_largest_shapes(device, block, k, budget, values):
+    """Scores at the floor over 64 offsets are the lowest that a key can hold."""
+    root_tokens, ids, logprobs = marginals(1, device, 1, block, k)
+    if values != "spread":
+        logprobs = torch.full_like(logprobs, -torch.inf if values == "at the floor" else -0.5)
+    assert_same(
+        tree.build_tree(root_tokens, ids, logprobs, budget),
+        tree_twin.build_tree(root_tokens, ids, logprobs, budget),
+    )
+
+
+@pytest.mark.parametrize("block, k, budget", [(33, 8, 2048), (17, 16, 1024), (17, 32, 512)])
+def test_a_tree_too_large_for_the_kernel_is_refused_by_the_shape(device, block, k, budget):
+    with pytest.raises(ValueError, match=f"budget {budget}"):
+        tree_twin.check_shape(block, k, budget)
+    with pytest.raises(ValueError, match=f"budget {budget}"):
+        tree.build_tree(*marginals(0, device, 1, block, k), budget=budget)
 
 
 @pytest.mark.parametrize("bs, num_nodes", [(1, 1), (2, 2), (3, 17), (1, 33), (0, 8)])
@@ -94,18 +121,75 @@ def test_ancestors_down_to_a_known_depth(device):
 
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8])
 @pytest.mark.parametrize("prefix_lens", [[0], [5, 0, 37], [1, 2], []])
-def test_fill_full_mask(device, prefix_lens, dtype):
+def test_fill_full_mask(device, prefix_lens, dtype, monkeypatch):
+    monkeypatch.setattr(masks, "SHARES", 2)  # the interpreter plays every program
     num_nodes = 9
     parents = random_parents(4, device, len(prefix_lens), num_nodes)
     ancestors = tree_twin.ancestor_mask(parents)
     lens = torch.tensor(prefix_lens, dtype=torch.int64, device=device)
     numel = masks_twin.full_mask_numel(len(prefix_lens), num_nodes, sum(prefix_lens))
-    ours, twin = (torch.zeros(numel + 7, dtype=dtype, device=device) for _ in range(2))
-    masks.fill_full_mask(ancestors, lens, ours)
-    masks_twin.fill_full_mask(ancestors, lens, twin)
-    assert torch.equal(ours, twin)
+    for before in (0, 1):
+        ours, twin = (torch.full((numel + 7,), before, device=device).to(dtype) for _ in range(2))
+        masks.fill_full_mask(ancestors, lens, ours)
+        masks_twin.fill_full_mask(ancestors, lens, twin)
+        assert torch.equal(ours, twin)
+        assert (ours[numel:] == before).all()
     ours = masks.full_mask(ancestors, lens.int(), sum(prefix_lens))
     assert torch.equal(ours, masks_twin.full_mask(ancestors, lens, sum(prefix_lens)))
+
+
+def test_a_mask_of_long_prefixes_and_many_requests(device, monkeypatch):
+    """More than one block of lengths to sum, and of columns to write, for every program."""
+    monkeypatch.setattr(masks, "BLOCK", 16)
+    monkeypatch.setattr(masks, "SHARES", 2)
+    lens = torch.tensor([0, 5, 70, 15, 16, 17] * 3, device=device)
+    ancestors = tree_twin.ancestor_mask(random_parents(4, device, len(lens), 2))
+    ours = masks.full_mask(ancestors, lens, int(lens.sum()))
+    assert torch.equal(ours, masks_twin.full_mask(ancestors, lens, int(lens.sum())))
+
+
+class Launches:
+    """Stands for a kernel: keeps what Triton compiles one for, the constants and the kinds of the
+    integers (1, a multiple of 16, any other) and of the pointers."""
+
+    def __init__(self):
+        self.kinds = set()
+
+    def __getitem__(self, grid):
+        return self.launch
+
+    def launch(self, *given, **constants):
+        def kind(x):
+            if isinstance(x, torch.Tensor):
+                return x.dtype, x.data_ptr() % 16 == 0
+            return 1 if x == 1 else (type(x), x % 16 == 0)
+
+        self.kinds.add((tuple(map(kind, given)), tuple(sorted(constants.items()))))
+
+
+@pytest.mark.parametrize("block, k, budget", [(16, 8, 32), (16, 1, 16), (7, 3, 9)])
+def test_no_batch_needs_a_kernel_that_start_has_not_warmed(monkeypatch, block, k, budget):
+    names = {
+        tree: ["_build_tree_kernel", "_tree_links_kernel", "_ancestor_mask_kernel"],
+        masks: ["_fill_full_mask_kernel"],
+        accept: ["_walk_kernel"],
+    }
+    kernels = [Launches() for module in names for _ in names[module]]
+    for kernel, (module, name) in zip(kernels, ((m, n) for m in names for n in names[m])):
+        monkeypatch.setattr(module, name, kernel)
+    device = torch.device("cpu")
+    ops = ops_for(torch.device("cuda"))
+    warm(ops, block, k, budget, device)
+    warmed = [set(kernel.kinds) for kernel in kernels]
+    assert all(warmed)
+    for bs in (1, 2, 3, 16, 48, 49, 300):
+        root_tokens, ids, logprobs = marginals(0, device, bs, block, k)
+        grown = ops.build_tree(root_tokens, ids, logprobs, budget)
+        ancestors = ops.ancestor_mask(grown.parents, min(block, budget) - 1)
+        ops.tree_links(grown.parents)
+        ops.full_mask(ancestors, torch.full((bs,), 1000 + bs), bs * (1000 + bs))
+        ops.walk(grown.tokens, grown.parents, grown.tokens, min(block, budget) - 1)
+    assert [kernel.kinds for kernel in kernels] == warmed
 
 
 @pytest.mark.parametrize("bs, num_nodes", [(1, 1), (3, 2), (3, 17), (1, 33), (0, 8)])

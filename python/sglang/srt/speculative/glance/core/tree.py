@@ -70,14 +70,20 @@ def check_shape(block: int, k: int, budget: int) -> None:
             f"budget must lie in 1..{max_nodes(block, k)} for a block of {block} tokens with {k} "
             f"candidate(s) per offset, got {budget}; lower the budget or raise block or candidates"
         )
-    widths = level_widths(block, k, budget)
-    searched = block * power_of_2(budget) * power_of_2(k)
-    if max(widths) * k > INDEX_SPAN or sum(widths) > INDEX_SPAN or searched > SEARCH_SPAN:
+    if _too_wide(block, k, budget):
         raise ValueError(
-            f"a search over block {block} * budget {budget} * {k} candidates per offset, the last "
-            f"two rounded up to powers of two, must not pass {SEARCH_SPAN}, got {searched}; lower "
-            "the budget or the candidates"
+            f"budget {budget} with {k} candidates per offset and block {block} is more than a "
+            f"search can number: block * budget * candidates, the last two rounded up to powers "
+            f"of two, may be {SEARCH_SPAN}, and the candidates of a level {INDEX_SPAN}; lower the "
+            "budget or the candidates"
         )
+
+
+def _too_wide(block: int, k: int, budget: int) -> bool:
+    if block * power_of_2(budget) * power_of_2(k) > SEARCH_SPAN:
+        return True
+    widths = level_widths(block, k, budget)
+    return max(widths) * k > INDEX_SPAN or sum(widths) > INDEX_SPAN
 
 
 def power_of_2(n: int) -> int:

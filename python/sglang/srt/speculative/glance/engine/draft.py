@@ -27,12 +27,13 @@ class Marginals(NamedTuple):
 # Rows whose logits are held in float32 at a time: 64 * 152 k * 4 bytes are 39 MB. All rows of 48
 # blocks of 16 would be 438 MB, and the sum's exponentials as much again, in the graphs' pool.
 ROWS_AT_ONCE = 64
-TILED_TOPK = (1, 2, 4, 8, 16)  # what SGLang's tiled kernel takes
+# What SGLang's tiled kernel takes: its tiles hold 1024 logits, and it wants one a candidate.
+TILED_TOPK, TILED_VOCAB = (1, 2, 4, 8, 16), 16 * 1024
 
 
 def top_marginals(logits: torch.Tensor, topk: int) -> tuple[torch.Tensor, torch.Tensor]:
     """``logits [n, V]`` -> ids ``[n, K] int64`` and log-probabilities ``[n, K] float32``."""
-    if logits.is_cuda and topk in TILED_TOPK:
+    if logits.is_cuda and topk in TILED_TOPK and logits.shape[1] >= TILED_VOCAB:
         values, ids, lse = lilicorr_topk_lse(logits, topk)
         # The kernel's tiles pass the vocabulary's end; NaN logits could pick a place behind it.
         return ids.clamp_(max=logits.shape[1] - 1), values - lse[:, None]
