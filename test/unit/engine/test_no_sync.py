@@ -30,6 +30,7 @@ from sglang.srt.speculative.glance.core import tree as twins
 from sglang.srt.speculative.glance.engine import (
     commit,
     draft,
+    inputs,
     mrope,
     penalties,
     rounds,
@@ -306,6 +307,29 @@ def test_a_round_waits_for_nothing(worker: GlanceWorker, kind: str) -> None:
     result = play(worker, BATCHES[kind]())
     assert result.next_token_ids.shape == (BS * CONFIG.block,)
     assert result.next_token_ids.device == result.new_seq_lens.device == GPU
+
+
+def test_slots_are_reserved_without_waiting(
+    worker: GlanceWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reserved = {}
+    monkeypatch.setattr(inputs, "async_h2d", send)
+    monkeypatch.setattr(inputs, "get_alloc_reserve_per_decode", lambda: 2 * CONFIG.window)
+    monkeypatch.setattr(inputs, "alloc_for_spec_decode", lambda *_, **given: reserved.update(given))
+    reqs = [request() for _ in range(BS)]
+    for req in reqs:
+        req.kv = SimpleNamespace(kv_committed_len=9, kv_allocated_len=10)
+    batch = batch_of(
+        reqs,
+        (None, None),
+        batch_size=lambda: BS,
+        maybe_evict_swa=lambda: None,
+        token_to_kv_pool_allocator=SimpleNamespace(page_size=1),
+        req_to_token_pool=worker.drafter.target_runner.req_to_token_pool,
+    )
+    batch.spec_info.prepare_for_decode(batch)
+    assert reserved["num_needed_tokens"] == BS * (9 + 2 * CONFIG.window - 10)
+    assert reserved["nxt_kv_lens"].device == reserved["cur_kv_lens"].device == GPU
 
 
 def read_a_length(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -198,11 +198,15 @@ def test_a_request_table_too_narrow_is_refused_at_start() -> None:
         Window(6, 14, torch.zeros((2, 19), dtype=torch.int32))
 
 
-def test_buffers_of_backends_reach_a_window_past_the_context() -> None:
-    single, hybrid = SimpleNamespace(max_context_len=100), SimpleNamespace(max_context_len=100)
-    hybrid.prefill_backend = SimpleNamespace(max_context_len=100)
-    hybrid.decode_backend = SimpleNamespace()  # sizes nothing by the context
+@pytest.mark.parametrize(("page", "num_pages"), [(1, 132), (16, 9)])
+def test_page_tables_reach_a_window_past_the_context(page: int, num_pages: int) -> None:
+    def paged() -> SimpleNamespace:
+        return SimpleNamespace(max_context_len=100, max_num_pages=-(-100 // page), page_size=page)
+
+    single, hybrid = paged(), SimpleNamespace(max_context_len=100, prefill_backend=paged())
+    hybrid.decode_backend = SimpleNamespace(max_context_len=100)  # reads by indices, as FlashInfer
     for backend in (single, hybrid):
         widen(backend, 32)
-    widened = [single, hybrid, hybrid.prefill_backend]
-    assert [backend.max_context_len for backend in widened] == [132] * 3
+    for table in (single, hybrid.prefill_backend):
+        assert (table.max_context_len, table.max_num_pages) == (132, num_pages)
+    assert hybrid.max_context_len == hybrid.decode_backend.max_context_len == 100

@@ -13,6 +13,7 @@ from sglang.srt.mem_cache.allocation_sizing import (
 from sglang.srt.speculative.dflash_info import DFlashVerifyInput
 from sglang.srt.speculative.dflash_info_v2 import DFlashDraftInputV2
 from sglang.srt.speculative.eagle_info import EagleVerifyInput
+from sglang.srt.utils.common import async_h2d
 
 
 class GlanceDraftInput(DFlashDraftInputV2):
@@ -44,16 +45,15 @@ class GlanceDraftInput(DFlashDraftInputV2):
         )
         row = batch.req_to_token_pool.req_to_token.shape[1] // page_size * page_size
         nxt = [max(c, min(n, row)) for c, n in zip(cur, nxt, strict=True)]
-        cur_cpu = torch.tensor(cur, dtype=torch.int32)
-        nxt_cpu = torch.tensor(nxt, dtype=torch.int32)
+        cur_cpu, nxt_cpu = (torch.tensor(lens, dtype=torch.int32) for lens in (cur, nxt))
         alloc_for_spec_decode(
             batch.tree_cache,
             batch.req_to_token_pool,
             reqs=batch.reqs,
             req_pool_indices=batch.req_pool_indices,
-            cur_kv_lens=cur_cpu.to(batch.device, non_blocking=True),
+            cur_kv_lens=async_h2d(cur, dtype=torch.int32, device=batch.device),
             cur_kv_lens_cpu=cur_cpu,
-            nxt_kv_lens=nxt_cpu.to(batch.device, non_blocking=True),
+            nxt_kv_lens=async_h2d(nxt, dtype=torch.int32, device=batch.device),
             nxt_kv_lens_cpu=nxt_cpu,
             num_needed_tokens=sum(nxt) - sum(cur),
             batch=batch,

@@ -50,14 +50,15 @@ class Window:
 
 
 def widen(backend: Any, width: int) -> None:
-    """Let the buffers that ``backend`` allocates at capture reach one window past the context.
+    """Let the page tables that ``backend`` makes at capture reach one window past the context.
 
-    A backend that reads the window through its page table (FA3, for the block and for a chain)
-    would otherwise read past the table's row in the last rounds before the context limit.
+    FA3 reads the draft block and a chain's verify through them. Near the context limit these pass
+    the context's end, and behind a table's row lies the next request's.
     """
     for part in (backend, *(getattr(backend, name, None) for name in _PARTS)):
-        if hasattr(part, "max_context_len"):
+        if hasattr(part, "max_num_pages"):
             part.max_context_len += width
+            part.max_num_pages = -(-part.max_context_len // part.page_size)
 
 
 _PARTS = ("prefill_backend", "decode_backend")  # of the host's hybrid backend
