@@ -14,6 +14,7 @@ from harness import (
     Plain,
     Rounds,
     Server,
+    ask_together,
     assert_identical,
     assert_no_slot_lost,
     chat,
@@ -22,6 +23,7 @@ from harness import (
 from sglang.glance.tasks.score import right
 
 LENGTH = {"max_new_tokens": 64, "ignore_eos": True}
+CONTEXT = 4096  # of the shipped reader
 NUM_READ = 16  # of 20 pictures, none of which it was trained on; it reads 17
 # Tokens a round on the shipped documents and charts; the head reaches 6.94.
 FLOOR = 6.0
@@ -167,6 +169,21 @@ def test_request_larger_than_the_context_is_refused(glance: Server) -> None:
     body = {"text": chat("word " * 5000), "sampling_params": {"max_new_tokens": 4}}
     reply = glance.session.post(f"{glance.url}/generate", json=body, timeout=60)
     assert reply.status_code == 400
+
+
+def test_requests_that_fill_the_context(glance: Server, plain: Plain) -> None:
+    """SGLang ends them two tokens before its limit, in the middle of a round's window."""
+    asks = []
+    for words in (3990, 4010):
+        request = {"text": chat("word " * words)}
+        prompt_len = plain.answer(request, max_new_tokens=1).meta["prompt_tokens"]
+        limit = {"max_new_tokens": CONTEXT - prompt_len, "ignore_eos": True}
+        assert 4 < limit["max_new_tokens"] < 100
+        asks.append((request, limit))
+    answers = ask_together(glance, asks)
+    assert_identical(answers, plain.answers_to(asks))
+    assert {a.meta["prompt_tokens"] + len(a.ids) for a in answers} == {CONTEXT - 2}
+    assert_no_slot_lost(glance)
 
 
 def test_hidden_states_are_refused(glance: Server) -> None:
