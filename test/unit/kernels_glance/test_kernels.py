@@ -73,11 +73,12 @@ def test_build_tree_of_strided_arguments(device):
     assert_same(tree.build_tree(*strided), tree_twin.build_tree(*whole))
 
 
-# The widest shapes that start: the keys' index has its last bit set.
+# Among the largest shapes that start: the most offsets, and keys whose index fills its bits.
 EXTREMES = [
     # block, k, budget
     (65, 1, 65),
-    (64, 16, 128),
+    (64, 32, 128),
+    (16, 32, 512),
     (65, 16, 128),
     (9, 64, 256),
 ]
