@@ -37,14 +37,13 @@ from sglang.glance.assets import HEAD, READER
 from sglang.glance.audit_client import (
     FAILURES,
     Endpoint,
-    Question,
     Reply,
-    load_questions,
     shipped_questions,
 )
 from sglang.glance.bench import COLD, arms
 from sglang.glance.figures import GLANCE, PLAIN
 from sglang.glance.files import write_json
+from sglang.glance.prompts import Prompt, load_prompts
 from sglang.glance.server import CPU_FLAGS, serve, unwind_on_signals
 
 ULP_AT_16 = {"float32": 2.0**-19, "float16": 2.0**-6, "bfloat16": 2.0**-3}
@@ -160,7 +159,7 @@ def same_model(plain: Endpoint, glance: Endpoint) -> tuple[str, str]:
 
 def collect(
     endpoint: Endpoint,
-    questions: Sequence[Question],
+    questions: Sequence[Prompt],
     options: argparse.Namespace,
     progress: Progress,
     name: str,
@@ -195,7 +194,8 @@ def server_of(options: argparse.Namespace, arm: str) -> Iterator[Endpoint]:
 
 
 def run(options: argparse.Namespace, console: Console) -> Audit:
-    questions = load_questions(options.requests) if options.requests else shipped_questions()
+    given = options.requests
+    questions = [row for _, row in load_prompts(given)] if given else shipped_questions()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
         with server_of(options, PLAIN) as plain:
@@ -268,7 +268,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--head-path", type=Path, default=HEAD)
     parser.add_argument("--dtype", default="float32", help="of servers started here")
     parser.add_argument(
-        "--requests", type=Path, help="JSONL with `prompt` and `image` or `images`, one a line"
+        "--requests", type=Path, help="JSONL file, or folder with prompts.jsonl (docs/requests.md)"
     )
     parser.add_argument("--max-tokens", type=int, default=128, help="of an answer")
     parser.add_argument("--parallel", type=int, default=1, help="requests at a time")

@@ -23,13 +23,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from sglang.glance.assets import EAGLE3_HEAD, HEAD, PICTURES, READER
 from sglang.glance.figures import GLANCE, PHASES, PLAIN, Row, Run, load, save
 from sglang.glance.machine import describe
+from sglang.glance.prompter import Prompter
+from sglang.glance.prompts import files, load_prompts
 from sglang.glance.report import show
 from sglang.glance.served import write_served
 from sglang.glance.server import (
     START_TIMEOUT_S,
     Answer,
     Server,
-    picture_prompts,
     starting,
     unwind_on_signals,
     wait_until_up,
@@ -220,7 +221,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--arms", nargs="+", help="default: all")
     parser.add_argument(
-        "--requests", type=Path, default=PICTURES, help="folder with prompts.jsonl and pictures"
+        "--requests",
+        type=Path,
+        default=PICTURES,
+        help="JSONL file, or folder with prompts.jsonl (docs/requests.md)",
     )
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--out", type=Path, help="folder to keep run.json and rows.jsonl in")
@@ -235,8 +239,10 @@ def run(
     options: argparse.Namespace, chosen: dict[str, list[str]], console: Console
 ) -> tuple[Run, list[Row]]:
     heads = [head for head in (options.head_path, options.eagle3_head_path) if head]
-    provenance = describe([options.model_path, *heads, options.requests])
-    prompts = picture_prompts(options.requests)
+    prompter = Prompter(options.model_path)
+    questions = [row for _, row in load_prompts(options.requests, prompter.count)]
+    provenance = describe([options.model_path, *heads, *files(options.requests, questions)])
+    prompts = [prompter.request(row) for row in questions]
     rows: list[Row] = []
     boot_s: dict[str, float] = {}
     passes = len(options.batch) * options.repeats * len(chosen) * len(prompts)

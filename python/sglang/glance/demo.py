@@ -30,7 +30,9 @@ from sglang.glance.figures import (
     prompts,
 )
 from sglang.glance.machine import describe
-from sglang.glance.server import Answer, Server, picture_prompts, serve, unwind_on_signals
+from sglang.glance.prompter import Prompter
+from sglang.glance.prompts import load_prompts
+from sglang.glance.server import Answer, Server, serve, unwind_on_signals
 
 NAMES = {PLAIN: "plain decoding", GLANCE: "GLANCE"}
 
@@ -206,7 +208,8 @@ def main(argv: list[str] | None = None) -> int:
     """Exit code 1 if ids differ in float32; bfloat16 may part at near ties and only reports it."""
     options = _parser().parse_args(argv)
     console = Console(highlight=False)
-    questions = picture_prompts(PICTURES)
+    prompter = Prompter(options.model_path)
+    questions = [prompter.request(row) for _, row in load_prompts(PICTURES, prompter.count)]
     flags = arms(options.head_path)
     try:
         with unwind_on_signals():

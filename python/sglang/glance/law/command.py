@@ -1,7 +1,7 @@
 """``python -m sglang.glance law``: does the target's entropy say how far a draft gets?
 
-Asks a GLANCE server, started here, a JSONL of questions with a `task` each, and fits the entropy
-law to its rounds, per task and pooled; or fits rounds that were recorded earlier (--rows).
+Asks a GLANCE server, started here, questions grouped by their `task`, and fits the entropy law
+to its rounds, per task and pooled; or fits rounds that were recorded earlier (--rows).
 
 Exit code: 0 the pooled law was fitted, 1 it was not, 2 the command could not run.
 """
@@ -21,7 +21,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from sglang.glance.assets import HEAD, PICTURES, READER
-from sglang.glance.audit_client import FAILURES, Endpoint, Question, load_questions
+from sglang.glance.audit_client import FAILURES, Endpoint
 from sglang.glance.bench import ROUND_LOG_ENV, arms
 from sglang.glance.figures import GLANCE, POOLED
 from sglang.glance.files import write_json
@@ -29,6 +29,7 @@ from sglang.glance.law.fit import Law, fit_law
 from sglang.glance.law.rows import Asked, LawRow, by_task, join, load_rows, read_log, save_rows
 from sglang.glance.law.show import plot, show
 from sglang.glance.machine import Provenance, describe
+from sglang.glance.prompts import Prompt, load_prompts, rows_file
 from sglang.glance.server import CPU_FLAGS, serve, unwind_on_signals
 
 
@@ -55,7 +56,7 @@ def laws_of(rows: Sequence[LawRow]) -> dict[str, Law]:
 
 def collect(
     endpoint: Endpoint,
-    questions: Sequence[Question],
+    questions: Sequence[Prompt],
     options: argparse.Namespace,
     progress: Progress,
 ) -> dict[str, Asked]:
@@ -65,13 +66,13 @@ def collect(
     with ThreadPoolExecutor(options.parallel) as pool:
         replies = pool.map(lambda each: endpoint.ask(each, options.max_tokens), questions)
         for question, reply in zip(questions, replies, strict=True):
-            asked[reply.rid] = Asked(question.task, len(reply.ids), reply.rounds)
+            asked[reply.rid] = Asked(question.group, len(reply.ids), reply.rounds)
             progress.advance(bar)
     return asked
 
 
 def record(
-    questions: Sequence[Question], options: argparse.Namespace, console: Console
+    questions: Sequence[Prompt], options: argparse.Namespace, console: Console
 ) -> list[LawRow]:
     """The rounds of a server that is started here and answers ``questions``."""
     import torch
@@ -91,18 +92,12 @@ def record(
 
 
 def run(options: argparse.Namespace, console: Console) -> Report:
-    source = options.rows or options.requests
+    source = options.rows or rows_file(options.requests)
     if options.rows:
         rows = load_rows(options.rows)
         provenance = describe([])
     else:
-        questions = load_questions(options.requests)
-        untold = sum(not question.task for question in questions)
-        if untold:
-            raise ValueError(
-                f"{options.requests}: {untold} of {len(questions)} requests name no `task`; "
-                "expected one each"
-            )
+        questions = [row for _, row in load_prompts(options.requests)]
         provenance = describe([options.model_path, options.head_path])
         rows = record(questions, options, console)
         if options.save:
@@ -129,8 +124,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--requests",
         type=Path,
-        default=PICTURES / "prompts.jsonl",
-        help="JSONL with `image`, `prompt` and `task`, one a line; default: the shipped ones",
+        default=PICTURES,
+        help="JSONL file, or folder with prompts.jsonl (docs/requests.md); default: the shipped "
+        "questions",
     )
     parser.add_argument("--max-tokens", type=int, default=128, help="of an answer")
     parser.add_argument("--parallel", type=int, default=1, help="requests at a time")

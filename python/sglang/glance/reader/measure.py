@@ -13,13 +13,15 @@ from rich.table import Table
 from sglang.srt.speculative.glance.core.law import entropy
 
 from ..files import write_json
+from ..prompter import Prompter
+from ..prompts import by_line, load_prompts, numbered_lines
 from ..server import serve
 from ..tasks import TASKS
 from ..tasks.cli import Line, write
 from ..tasks.score import right
-from ..train.data import Prompt, Row, picture, read
+from ..train.data import Row
 from ..train.generate import generate, missing, server_flags
-from ..train.target import Prompter, Target
+from ..train.target import Target
 
 CONTEXT, MAX_NEW_TOKENS = 2048, 160
 
@@ -45,30 +47,29 @@ def measure(reader: Path, folder: Path, count: int) -> list[Score]:
     data = write(folder, "heldout", count)
     prompter, rows = Prompter(reader), folder / "rows.jsonl"
     rows.unlink(missing_ok=True)
-    prompts = missing(read(data, Prompt), data, rows)
+    prompts = missing(load_prompts(data), data, rows)
     flags = server_flags("cpu", CONTEXT)
     log = folder / "server.log"
     with serve(reader, log, "--dtype", "float32", device_flags=flags) as server:
-        ask = prompter.text
-        generate(server, prompts, data, rows, ask, "cpu", MAX_NEW_TOKENS, lambda _: None)
-    answers = [row for _, row in read(rows, Row)]
-    lines = [line for _, line in read(data, Line)]
-    entropies = own_entropies(reader, prompter, folder, answers)
+        ask = prompter.request
+        generate(server, prompts, rows, ask, "cpu", MAX_NEW_TOKENS, lambda _: None)
+    answers = [row for _, row in load_prompts(rows, kind=Row)]
+    decode = msgspec.json.Decoder(Line).decode
+    lines = [line for _, line in by_line(numbered_lines(data), data, decode)]
+    entropies = own_entropies(reader, prompter, answers)
     found = [score(task, lines, answers, entropies) for task in TASKS]
     write_json(folder / "scores.json", found)
     return found
 
 
-def own_entropies(
-    reader: Path, prompter: Prompter, folder: Path, answers: Sequence[Row]
-) -> list[torch.Tensor]:
+def own_entropies(reader: Path, prompter: Prompter, answers: Sequence[Row]) -> list[torch.Tensor]:
     """For each answer, the entropy before each of its tokens, ``[len(ids)] float32``, by stock
     transformers in float32 over prompt, picture and answer."""
     target = Target(reader, prompter, (), "cpu", torch.float32)
     found = []
     with torch.inference_mode():
         for row in track(answers, description="entropies"):
-            inputs = prompter.inputs(row.prompt, picture(folder, row.image), row.ids)
+            inputs = prompter.inputs(row, row.ids)
             logits = target.model(**inputs, logits_to_keep=len(row.ids) + 1).logits
             found.append(entropy(logits[0, :-1]))
     return found

@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 
 from rich.console import Console
+from sglang.glance.prompts import InputError
 from sglang.glance.server import unwind_on_signals
-from sglang.glance.train.data import InputError
 
 
 def parser() -> argparse.ArgumentParser:
@@ -27,7 +27,7 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--data",
         type=Path,
-        help="JSONL of prompts: {prompt, image}; image paths are relative to it",
+        help="prompts: a JSONL file, or a folder that holds prompts.jsonl (docs/requests.md)",
     )
     add("--rows", type=Path, help="a finished rows.jsonl instead of --data: nothing is generated")
     add("--out", type=Path, required=True, help="folder for the head, the rows and the checkpoint")

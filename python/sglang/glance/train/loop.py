@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import msgspec
 import torch
-from sglang.glance.train.data import InputError
+from sglang.glance.prompts import InputError
 from sglang.glance.train.loss import Loss
 from sglang.glance.train.muon import Muon
 from sglang.glance.train.taps import Tap

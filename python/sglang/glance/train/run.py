@@ -24,10 +24,12 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from sglang.glance.machine import describe
+from sglang.glance.prompter import Prompter
+from sglang.glance.prompts import InputError, without_pictures
 from sglang.glance.server import compute_threads, serve
 from sglang.glance.train.card import Card, write_card
 from sglang.glance.train.check import Job, check, check_held_out, check_rows
-from sglang.glance.train.data import InputError, Row, data_hash, picture
+from sglang.glance.train.data import Row, data_hash
 from sglang.glance.train.generate import generate, missing, server_flags
 from sglang.glance.train.head import round_to_bfloat16
 from sglang.glance.train.kinds import KINDS, RECIPE
@@ -35,7 +37,7 @@ from sglang.glance.train.loop import Entry, Plan, Trainer
 from sglang.glance.train.loss import Vocabulary
 from sglang.glance.train.measure import Accepted, chain_accept
 from sglang.glance.train.taps import CacheKey, Tap, TapCache
-from sglang.glance.train.target import Prompter, Target, read_config
+from sglang.glance.train.target import Target, read_config
 from torch import nn
 
 
@@ -55,12 +57,12 @@ def run(options: argparse.Namespace, console: Console) -> Path:
     if len(rows) < num_rows:
         console.print(f"{num_rows - len(rows)} answers have a single token: they are left out")
         check_held_out(options, len(rows))
-    digest = data_hash(rows_path.parent, rows)
+    digest = data_hash(rows)
     kind = KINDS[options.algorithm]
     taps = kind.taps(job.config)
     target = Target(options.model_path, prompter, taps, job.device, getattr(torch, job.dtype))
     vocabulary = target.vocabulary(getattr(torch, job.dtype))
-    source = states(options, job, target, rows, rows_path.parent, digest, console)
+    source = states(options, job, target, rows, digest, console)
     if not options.no_cache:
         del target
     held, kept = split(len(rows), options.held_out, options.seed)
@@ -86,9 +88,8 @@ def answer(options: argparse.Namespace, job: Job, prompter: Prompter, console: C
                 generate(
                     server,
                     left,
-                    options.data,
                     out,
-                    prompter.text,
+                    prompter.request,
                     job.device,
                     options.max_new_tokens,
                     advance,
@@ -101,7 +102,6 @@ def states(
     job: Job,
     target: Target,
     rows: list[Row],
-    folder: Path,
     digest: str,
     console: Console,
 ) -> Tap:
@@ -110,9 +110,8 @@ def states(
     def tap(index: int):
         row = rows[index]
         if options.text_only_states:
-            return target.tapped(row.prompt, None, row.ids, None)
-        image = None if row.image is None else picture(folder, row.image)
-        return target.tapped(row.prompt, image, row.ids, row.num_prompt)
+            return target.tapped(without_pictures(row), row.ids, None)
+        return target.tapped(row, row.ids, row.num_prompt)
 
     if options.no_cache:
         return tap
