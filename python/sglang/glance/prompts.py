@@ -14,6 +14,7 @@ from sglang.glance.pictures import is_address, is_path, picture
 
 NAME = "prompts.jsonl"  # in a folder
 NO_TASK = "-"
+PLACE = "<image>"  # in a prompt with pictures SGLang puts one there
 POOLED = "all"  # what the rows of all tasks together are called
 SHOWN_ERRORS = 10
 
@@ -146,7 +147,16 @@ def check_shape(prompt: Prompt) -> None:
     if prompt.messages is None:
         if not prompt.prompt.strip():
             raise ValueError("`prompt` is empty")
-        return
+    else:
+        _check_messages(prompt)
+    parts = [part for turn in prompt.turns for part in _parts(turn)]
+    if prompt.pictures and any(isinstance(p, Text) and PLACE in p.text for p in parts):
+        raise ValueError(
+            f"the text holds {PLACE!r}, which SGLang takes for a picture's place; leave it out"
+        )
+
+
+def _check_messages(prompt: Prompt) -> None:
     if prompt.image is not None or prompt.images is not None:
         raise ValueError("with `messages`, pictures are parts of a user's `content`")
     if not prompt.messages or prompt.messages[-1].role != "user":
