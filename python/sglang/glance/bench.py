@@ -24,7 +24,7 @@ from sglang.glance.assets import EAGLE3_HEAD, HEAD, PICTURES, READER
 from sglang.glance.figures import GLANCE, PHASES, PLAIN, Row, Run, load, save
 from sglang.glance.machine import describe
 from sglang.glance.prompter import Prompter
-from sglang.glance.prompts import files, load_prompts
+from sglang.glance.prompts import InputError, files, load_prompts
 from sglang.glance.report import show
 from sglang.glance.served import write_served
 from sglang.glance.server import (
@@ -289,11 +289,15 @@ def main(argv: list[str] | None = None) -> int:
         parser.error(f"--arms: got {', '.join(unknown)}; expected among {', '.join(every)}")
     chosen = {k: v for k, v in every.items() if k in {PLAIN, *(options.arms or every)}}
     console = Console(stderr=True)
-    with unwind_on_signals():
-        if options.show:
-            measured, rows = load(options.show)
-        else:
-            measured, rows = run(options, chosen, console)
+    try:
+        with unwind_on_signals():
+            if options.show:
+                measured, rows = load(options.show)
+            else:
+                measured, rows = run(options, chosen, console)
+    except InputError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 2
     if options.out:
         save(options.out, measured, rows)
     if options.card:

@@ -22,8 +22,9 @@ CPU_FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16")
 
 
 class Provenance(msgspec.Struct, frozen=True):
-    """``commit`` and ``dirty`` are None outside a checkout; ``data``: SHA-256 over model, head and
-    pictures; ``kernels``: the ops of ``sgl_kernel``; ``load``: run queue before the start."""
+    """``commit`` and ``dirty`` are None outside a checkout; ``data``: SHA-256 over model, head,
+    prompts and pictures; ``kernels``: the ops of ``sgl_kernel``; ``load``: run queue before the
+    start."""
 
     command: list[str]
     started: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import io
 import struct
 from pathlib import Path
@@ -44,7 +43,7 @@ def content(name: str) -> bytes:
         raise ValueError(f"picture {shown(name)}: expected data:image/KIND;base64,DATA")
     try:
         return base64.b64decode(coded, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:
         raise ValueError(f"picture {shown(name)} is not base64: {error}") from error
 
 
