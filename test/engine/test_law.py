@@ -96,7 +96,7 @@ def test_what_is_done_to_a_distribution_is_not_in_its_entropy(
 
 def test_rounds_of_a_server_s_answers(glance: Server, rounds: Rounds) -> None:
     """As the command collects them, several requests at a time."""
-    questions = [row for _, row in load_prompts(PICTURES)][::3]
+    questions = load_prompts(PICTURES)[::3]
     with Progress(disable=True) as progress:
         options = Namespace(parallel=4, max_tokens=48)
         asked = collect(Endpoint(glance.url), questions, options, progress)

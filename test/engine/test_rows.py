@@ -32,7 +32,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def rows(data: Path) -> list[Prompt]:
-    return [row for _, row in load_prompts(data)]
+    return load_prompts(data)
 
 
 def test_both_endpoints_are_asked_the_same(plain: Plain, rows: list[Prompt]) -> None:
@@ -100,7 +100,7 @@ def test_train(
     out = tmp_path / "out"
     given = ["--model-path", str(READER), "--max-new-tokens", str(LONGEST), *TINY]
     assert train.main([*given, "--data", str(data), "--out", str(out)]) == 0
-    made = [row for _, row in load_prompts(out / "rows.jsonl", kind=Row)]
+    made = load_prompts(out / "rows.jsonl", kind=Row)
     assert [len(row.pictures) for row in made] == [len(row.pictures) for row in rows]
     again = tmp_path / "again"
     monkeypatch.delattr(run, "serve")

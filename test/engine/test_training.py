@@ -31,7 +31,7 @@ from PIL import Image
 from probing import Probe
 from safetensors.torch import load_file
 from sglang.glance.prompter import Prompter
-from sglang.glance.prompts import Message, Picture, Prompt, Text, load_prompts
+from sglang.glance.prompts import Message, Picture, Prompt, Text, load_numbered, load_prompts
 from sglang.glance.server import stop
 from sglang.glance.train import main
 from sglang.glance.train.blocks import Sampler, TappedRow, collate
@@ -198,7 +198,7 @@ def losses(out: Path) -> list[float]:
 
 def served(server: Server, path: Path) -> float:
     """Tokens a round on the rows' own prompts; the tokens are those of the rows."""
-    rows = [row for _, row in load_prompts(path, kind=Row)]
+    rows = load_prompts(path, kind=Row)
     requests = map(Prompter(READER).request, rows)
     answers = server.generate_all(list(requests), parallel=8, max_new_tokens=LONGEST)
     assert [answer.ids for answer in answers] == [row.ids for row in rows]
@@ -262,7 +262,7 @@ def test_a_toy_eagle3_head_learns_and_serves(
 
 def answered(server: Server, data: Path, out: Path) -> Path:
     request_of = Prompter(READER).request
-    prompts = load_prompts(data)
+    prompts = load_numbered(data)
     generate(server, prompts, out, request_of, "cpu", LONGEST, lambda done: None)
     return out
 

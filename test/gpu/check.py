@@ -52,7 +52,7 @@ ARMS = (
 
 def shipped_prompts() -> list[dict]:
     prompter = Prompter(READER)
-    return [prompter.request(row) for _, row in load_prompts(PICTURES)]
+    return [prompter.request(row) for row in load_prompts(PICTURES)]
 
 
 def answers(flags: tuple[str, ...], log: Path) -> list[Answer]:

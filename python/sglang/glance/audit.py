@@ -195,7 +195,7 @@ def server_of(options: argparse.Namespace, arm: str) -> Iterator[Endpoint]:
 
 def run(options: argparse.Namespace, console: Console) -> Audit:
     given = options.requests
-    questions = [row for _, row in load_prompts(given)] if given else shipped_questions()
+    questions = load_prompts(given) if given else shipped_questions()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
         with server_of(options, PLAIN) as plain:

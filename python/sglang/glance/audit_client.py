@@ -118,4 +118,4 @@ def dtype_of(dtype: str, url: str) -> str:
 
 def shipped_questions() -> list[Prompt]:
     """The shipped pictures with their questions, and texts."""
-    return [row for _, row in load_prompts(PICTURES)] + [Prompt(prompt=text) for text in TEXTS]
+    return load_prompts(PICTURES) + [Prompt(prompt=text) for text in TEXTS]

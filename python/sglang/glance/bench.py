@@ -240,7 +240,7 @@ def run(
 ) -> tuple[Run, list[Row]]:
     heads = [head for head in (options.head_path, options.eagle3_head_path) if head]
     prompter = Prompter(options.model_path)
-    questions = [row for _, row in load_prompts(options.requests, prompter.count)]
+    questions = load_prompts(options.requests, prompter.count)
     provenance = describe([options.model_path, *heads, *files(options.requests, questions)])
     prompts = [prompter.request(row) for row in questions]
     rows: list[Row] = []

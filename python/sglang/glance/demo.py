@@ -209,7 +209,7 @@ def main(argv: list[str] | None = None) -> int:
     options = _parser().parse_args(argv)
     console = Console(highlight=False)
     prompter = Prompter(options.model_path)
-    questions = [prompter.request(row) for _, row in load_prompts(PICTURES, prompter.count)]
+    questions = [prompter.request(row) for row in load_prompts(PICTURES, prompter.count)]
     flags = arms(options.head_path)
     try:
         with unwind_on_signals():

@@ -48,7 +48,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A row: ``prompt`` with ``image`` or ``images``, or ``messages``.
 
     A picture is a path, a data URL or an address. In a file, paths are relative to that file;
-    :func:`load_prompts` completes them.
+    :func:`load_numbered` completes them.
     """
 
     prompt: str | None = None
@@ -183,7 +183,7 @@ def rows_file(path: Path) -> Path:
     return path / NAME if path.is_dir() else path
 
 
-def load_prompts(
+def load_numbered(
     path: Path, check: Callable[[P], object] = check_pictures, kind: type[P] = Prompt
 ) -> list[tuple[int, P]]:
     """Line numbers and rows of :func:`rows_file`, pictures with their whole paths.
@@ -202,6 +202,12 @@ def load_prompts(
         return whole
 
     return by_line(numbered_lines(path), path, row)
+
+
+def load_prompts(
+    path: Path, check: Callable[[P], object] = check_pictures, kind: type[P] = Prompt
+) -> list[P]:
+    return [row for _, row in load_numbered(path, check, kind)]
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:

@@ -37,7 +37,7 @@ def test_entropies_are_of_the_distribution_before_each_token() -> None:
     lines = map(json.loads, (PICTURES / "prompts.jsonl").read_text().splitlines())
     asked = next(line for line in lines if line["task"] == "document")
     prompter = Prompter(READER)
-    prompt = next(row for _, row in load_prompts(PICTURES) if row.task == "document")
+    prompt = next(row for row in load_prompts(PICTURES) if row.task == "document")
     count = prompter.count(prompt)
     right = prompter.tokenizer(asked["answer"])["input_ids"] + [prompter.tokenizer.eos_token_id]
     row = Row(

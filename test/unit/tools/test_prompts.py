@@ -24,6 +24,7 @@ from sglang.glance.prompts import (
     Text,
     chat,
     files,
+    load_numbered,
     load_prompts,
     moved,
     without_pictures,
@@ -44,12 +45,12 @@ def prompter() -> Prompter:
 
 
 def rows(path: Path, **how: object) -> list[Prompt]:
-    return [row for _, row in load_prompts(path, **how)]
+    return load_prompts(path, **how)
 
 
 def test_a_folder_or_its_file(folder: Path) -> None:
-    numbered = load_prompts(folder)
-    assert numbered == load_prompts(folder / "prompts.jsonl")
+    numbered = load_numbered(folder)
+    assert numbered == load_numbered(folder / "prompts.jsonl")
     assert [number for number, _ in numbered] == list(range(1, 2 * len(numbered), 2))
     found = [row for _, row in numbered]
     assert [row.pictures for row in found[:7]] == [[str(folder / name)] for name in KINDS]

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from sglang.glance.assets import PICTURES, READER
 from sglang.glance.prompter import Prompter
-from sglang.glance.prompts import InputError, Prompt, load_prompts
+from sglang.glance.prompts import InputError, Prompt, load_numbered
 from sglang.glance.server import Answer
 from sglang.glance.train import main
 from sglang.glance.train.blocks import TappedRow
@@ -31,7 +31,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     prompter, path = Prompter(READER), tmp_path_factory.mktemp("rows") / "rows.jsonl"
     lines = []
     answers = map(json.loads, (PICTURES / "prompts.jsonl").read_text().splitlines()[:8])
-    for asked, (number, prompt) in zip(answers, load_prompts(PICTURES), strict=False):
+    for asked, (number, prompt) in zip(answers, load_numbered(PICTURES), strict=False):
         ids = prompter.tokenizer(asked["answer"])["input_ids"] + [prompter.tokenizer.eos_token_id]
         count = prompter.count(prompt)
         about = {"number": number, "num_prompt": count, "ids": ids, "text": asked["answer"]}

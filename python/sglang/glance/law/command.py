@@ -97,7 +97,7 @@ def run(options: argparse.Namespace, console: Console) -> Report:
         rows = load_rows(options.rows)
         provenance = describe([])
     else:
-        questions = [row for _, row in load_prompts(options.requests)]
+        questions = load_prompts(options.requests)
         provenance = describe([options.model_path, options.head_path])
         rows = record(questions, options, console)
         if options.save:

@@ -14,7 +14,7 @@ from sglang.srt.speculative.glance.core.law import entropy
 
 from ..files import write_json
 from ..prompter import Prompter
-from ..prompts import by_line, load_prompts, numbered_lines
+from ..prompts import by_line, load_numbered, load_prompts, numbered_lines
 from ..server import serve
 from ..tasks import TASKS
 from ..tasks.cli import Line, write
@@ -47,13 +47,13 @@ def measure(reader: Path, folder: Path, count: int) -> list[Score]:
     data = write(folder, "heldout", count)
     prompter, rows = Prompter(reader), folder / "rows.jsonl"
     rows.unlink(missing_ok=True)
-    prompts = missing(load_prompts(data), data, rows)
+    prompts = missing(load_numbered(data), data, rows)
     flags = server_flags("cpu", CONTEXT)
     log = folder / "server.log"
     with serve(reader, log, "--dtype", "float32", device_flags=flags) as server:
         ask = prompter.request
         generate(server, prompts, rows, ask, "cpu", MAX_NEW_TOKENS, lambda _: None)
-    answers = [row for _, row in load_prompts(rows, kind=Row)]
+    answers = load_prompts(rows, kind=Row)
     decode = msgspec.json.Decoder(Line).decode
     lines = [line for _, line in by_line(numbered_lines(data), data, decode)]
     entropies = own_entropies(reader, prompter, answers)

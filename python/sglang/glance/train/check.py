@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 from sglang.glance.prompter import Prompter
-from sglang.glance.prompts import InputError, Prompt, load_prompts
+from sglang.glance.prompts import InputError, Prompt, load_numbered, load_prompts
 from sglang.glance.train import eagle3
 from sglang.glance.train.data import Row
 from sglang.glance.train.objective import default_taps, head_config, mask_token
@@ -85,7 +85,7 @@ def check_rows(
                 f"--context-length {options.context_length}"
             )
 
-    kept = [row for _, row in load_prompts(path, check_row, Row) if len(row.ids) > 1]
+    kept = [row for row in load_prompts(path, check_row, Row) if len(row.ids) > 1]
     if not kept:
         raise InputError(f"{path}: every answer has fewer than two tokens; nothing can be learnt")
     return kept
@@ -100,7 +100,7 @@ def _check_prompts(options: argparse.Namespace, prompter: Prompter) -> list[tupl
                 f"--context-length {options.context_length}; raise that or leave the row out"
             )
 
-    return load_prompts(options.data, check_prompt)
+    return load_numbered(options.data, check_prompt)
 
 
 def _check_numbers(options: argparse.Namespace) -> None:
