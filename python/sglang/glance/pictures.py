@@ -10,7 +10,7 @@ from pathlib import Path
 from PIL import Image
 
 ADDRESSES = ("http://", "https://")
-SHOWN = 80  # characters of a reference in an error: a data URL is long
+SHOWN = 200  # characters of a reference in an error: a data URL is long
 # What PIL raises for a file that is no picture, is cut short, or is too large to decode.
 UNREADABLE = (OSError, SyntaxError, ValueError, struct.error, Image.DecompressionBombError)
 
@@ -37,7 +37,7 @@ def content(name: str) -> bytes:
         try:
             return Path(name).read_bytes()
         except OSError as error:
-            raise ValueError(f"picture {name} cannot be read: {error.strerror}") from error
+            raise ValueError(f"picture {shown(name)} cannot be read: {error.strerror}") from error
     kind, comma, coded = name.partition(",")
     if not comma or not kind.endswith(";base64"):
         raise ValueError(f"picture {shown(name)}: expected data:image/KIND;base64,DATA")
@@ -48,10 +48,12 @@ def content(name: str) -> bytes:
 
 
 def decode(data: bytes) -> Image.Image:
-    """The pixels as a SGLang server of these targets sees them where PIL decodes: its own
-    ``convert("RGB")``. So transparency is dropped, a rotation noted in EXIF is not carried out,
-    and of several frames the first counts. More than 8 bits a channel are refused: that conversion
-    turns all values above 255 white. (16-bit RGB PNGs are read as 8-bit ones by PIL itself.)"""
+    """The RGB pixels that a SGLang server of these targets makes of the same file with PIL.
+
+    Transparency is dropped, a rotation noted in EXIF is not carried out, and of several frames the
+    first counts. 16-bit grey and floating-point pictures are refused: PIL's conversion turns all
+    values above 255 white. (16-bit RGB PNGs are read by PIL as 8-bit ones.)
+    """
     with Image.open(io.BytesIO(data)) as image:
         if image.mode in ("I", "F") or image.mode.startswith("I;"):
             raise ValueError(f"mode {image.mode}: expected 8 bits a channel, convert it first")
@@ -85,6 +87,6 @@ def sendable(name: str) -> str:
         as_it_is = (image.format, image.mode) == ("PNG", "RGB")
     if not as_it_is:
         out = io.BytesIO()
-        picture(name).save(out, "PNG", compress_level=1)
+        decode(data).save(out, "PNG", compress_level=1)
         data = out.getvalue()
     return f"data:image/png;base64,{base64.b64encode(data).decode()}"

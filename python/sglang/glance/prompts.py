@@ -107,7 +107,8 @@ def chat(prompt: Prompt, of_picture: Callable[[str], dict]) -> list[dict[str, An
 
 
 def moved(prompt: P, path: Callable[[str], str]) -> P:
-    """``prompt`` with ``path`` applied to each picture that is a file."""
+    """``prompt`` with ``path`` applied to each picture that is a file; all parts with a picture
+    become :class:`Picture`."""
 
     def of(name: str) -> str:
         return path(name) if is_path(name) else name
