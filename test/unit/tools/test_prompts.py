@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -207,6 +208,16 @@ def test_rows_name_their_pictures_from_anywhere(folder: Path, tmp_path: Path) ->
     assert [row.turns for row in resolved] == [row.turns for row in whole]
     there = [Row(**msgspec.structs.asdict(row), **about) for row in given]
     assert data_hash(again) == data_hash(there) != data_hash(again[1:])
+
+
+def test_the_hash_in_model_cards(tmp_path: Path) -> None:
+    """Of rows with a prompt and at most one picture it stays what it was."""
+    path = tmp_path / "a.jpg"
+    form(1).save(path)
+    about = {"number": 1, "num_prompt": 9, "ids": [1, 2], "text": ""}
+    rows = [Row(prompt="a", image=str(path), **about), Row(prompt="b", **about)]
+    told = b'["a",[1,2]]' + path.read_bytes() + b'["b",[1,2]]'
+    assert data_hash(rows) == hashlib.sha256(told).hexdigest()
 
 
 def test_the_digest_is_of_rows_and_pictures(folder: Path, tmp_path: Path) -> None:
