@@ -14,6 +14,7 @@ from pathlib import Path
 
 import requests
 from sglang.glance.assets import PICTURES
+from sglang.glance.failures import Unanswered
 
 BEST = 5  # of plain's tokens are known by their log-probability at every position
 TIMEOUT_S = 600
@@ -27,14 +28,6 @@ TEXTS = (
     "Write a JSON object with the fields name and price.",
     "def add(a, b):",
 )
-
-
-class Unanswered(Exception):
-    """A server that cannot be reached, or answers with an error."""
-
-
-# What questions to a server can end in; the commands that ask them say it and exit with 2.
-FAILURES = (ValueError, Unanswered, OSError, RuntimeError, requests.RequestException)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from ..tasks import TASKS
 from ..tasks.cli import Line, write
 from ..tasks.score import right
 from ..train.data import Prompt, Row, picture, read
-from ..train.generate import generate, missing, server_flags
+from ..train.generate import generate, missing
 from ..train.target import Prompter, Target
 
 CONTEXT, MAX_NEW_TOKENS = 2048, 160
@@ -46,9 +46,8 @@ def measure(reader: Path, folder: Path, count: int) -> list[Score]:
     prompter, rows = Prompter(reader), folder / "rows.jsonl"
     rows.unlink(missing_ok=True)
     prompts = missing(read(data, Prompt), data, rows)
-    flags = server_flags("cpu", CONTEXT)
     log = folder / "server.log"
-    with serve(reader, log, "--dtype", "float32", device_flags=flags) as server:
+    with serve(reader, log, "--dtype", "float32", device="cpu", context=CONTEXT) as server:
         ask = prompter.text
         generate(server, prompts, data, rows, ask, "cpu", MAX_NEW_TOKENS, lambda _: None)
     answers = [row for _, row in read(rows, Row)]
