@@ -1,4 +1,4 @@
-"""Entry points of the GLANCE overlay: the plugin that registers the algorithm, and the command line.
+"""Entry points of the GLANCE overlay: SGLang's plugin, and the command line.
 
 SGLang calls :func:`register` in every engine process through the entry-point group
 ``sglang.srt.plugins``; the console script ``glance`` calls :func:`main`. Nothing of SGLang is
@@ -67,7 +67,9 @@ def main(argv: list[str] | None = None) -> int:
             _leave_host_unexecuted()
         extend_host_path()
     except ImportError as error:
-        print(f"glance: sglang cannot be imported ({error}): install sglang==0.5.23", file=sys.stderr)
+        print(
+            f"glance: sglang cannot be imported ({error}): install sglang==0.5.23", file=sys.stderr
+        )
         return 2
     from sglang.glance.command import run
 

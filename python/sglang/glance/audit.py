@@ -167,7 +167,10 @@ def collect(
     """Every question's greedy answer, ``--parallel`` at a time."""
     out = []
     ask = partial(endpoint.ask, max_tokens=options.max_tokens, margins=margins)
-    with bar(console, name, len(questions)) as advance, ThreadPoolExecutor(options.parallel) as pool:
+    with (
+        bar(console, name, len(questions)) as advance,
+        ThreadPoolExecutor(options.parallel) as pool,
+    ):
         for reply in pool.map(ask, questions):
             out.append(reply)
             advance()

@@ -1,4 +1,4 @@
-"""What ends a command in one line and exit code 2; anything else is a bug and keeps its traceback."""
+"""What ends a command in one line and exit code 2. Anything else is a bug."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 CPU_ENGINE = {"SGLANG_USE_CPU_ENGINE": "1"}
 POOL_TOKENS = 20000  # of K/V; SGLang's own share would be most of the machine's memory
-# Of a server that a command starts for itself. The pool is bounded by its tokens; the memory
-# fraction only has to be generous: what other processes take while a server loads counts against it.
+# Of a server that a command starts for itself. The pool is bounded by its tokens. The memory
+# fraction only has to be generous: what other processes take while a server loads counts too.
 _SHORT_LIVED = {
     "cpu": "--attention-backend intel_amx --mem-fraction-static 0.8 --max-running-requests 8 "
     "--skip-server-warmup --sleep-on-idle",
@@ -76,4 +76,6 @@ def serving_dtype(model: Path, device: str) -> str:
 def shell_line(flags: list[str], device: str) -> str:
     """A command that can be pasted into a shell: this Python, whatever its ``PATH``."""
     variables = [f"{name}={value}" for name, value in environment(device).items()]
-    return " ".join([*variables, shlex.join([sys.executable, "-m", "sglang.launch_server", *flags])])
+    return " ".join(
+        [*variables, shlex.join([sys.executable, "-m", "sglang.launch_server", *flags])]
+    )

@@ -31,7 +31,6 @@ from sglang.glance.progress import bar, waiting
 from sglang.glance.server import log_folder, starting, wait_until_up
 from sglang.glance.terminal import messages, output
 
-
 PLOTS = (".png", ".svg", ".pdf")
 
 

@@ -8,15 +8,15 @@ from pathlib import Path
 import msgspec
 import torch
 from rich.console import Console
-from rich.progress import track
-from rich.table import Table
 from sglang.srt.speculative.glance.core.law import entropy
 
 from ..files import write_json
-from ..server import serve
+from ..progress import bar, waiting
+from ..server import starting, wait_until_up
 from ..tasks import TASKS
 from ..tasks.cli import Line, write
 from ..tasks.score import right
+from ..terminal import messages, table
 from ..train.data import Prompt, Row, picture, read
 from ..train.generate import generate, missing
 from ..train.target import Prompter, Target
@@ -47,9 +47,12 @@ def measure(reader: Path, folder: Path, count: int) -> list[Score]:
     rows.unlink(missing_ok=True)
     prompts = missing(read(data, Prompt), data, rows)
     log = folder / "server.log"
-    with serve(reader, log, "--dtype", "float32", device="cpu", context=CONTEXT) as server:
-        ask = prompter.text
-        generate(server, prompts, data, rows, ask, "cpu", MAX_NEW_TOKENS, lambda _: None)
+    with starting(reader, log, "--dtype", "float32", device="cpu", context=CONTEXT) as server:
+        with waiting(messages(), "starting a server of the reader"):
+            wait_until_up(server)
+        with bar(messages(), "answers", len(prompts)) as advance:
+            ask = prompter.text
+            generate(server, prompts, data, rows, ask, "cpu", MAX_NEW_TOKENS, advance)
     answers = [row for _, row in read(rows, Row)]
     lines = [line for _, line in read(data, Line)]
     entropies = own_entropies(reader, prompter, folder, answers)
@@ -65,11 +68,12 @@ def own_entropies(
     transformers in float32 over prompt, picture and answer."""
     target = Target(reader, prompter, (), "cpu", torch.float32)
     found = []
-    with torch.inference_mode():
-        for row in track(answers, description="entropies"):
+    with torch.inference_mode(), bar(messages(), "entropies", len(answers)) as advance:
+        for row in answers:
             inputs = prompter.inputs(row.prompt, picture(folder, row.image), row.ids)
             logits = target.model(**inputs, logits_to_keep=len(row.ids) + 1).logits
             found.append(entropy(logits[0, :-1]))
+            advance()
     return found
 
 
@@ -87,13 +91,14 @@ def score(
 
 
 def show(scores: Sequence[Score], console: Console) -> None:
-    table = Table("task", "answers", "all values right", "entropy, nats/token", "tokens")
+    columns = ("answers", "all values\nright", "entropy,\nnats/token", "tokens")
+    found = table("", "task", right=columns)
     for each in scores:
-        table.add_row(
+        found.add_row(
             each.task,
             str(each.num_answers),
             f"{each.accuracy:.1%}",
             f"{each.entropy:.3f}",
             f"{each.tokens:.1f}",
         )
-    console.print(table)
+    console.print(found)
