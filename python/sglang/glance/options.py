@@ -9,6 +9,14 @@ from typing import NoReturn
 from sglang.glance.assets import HEAD, READER
 
 
+class _Paragraphs(argparse.HelpFormatter):
+    """Descriptions wrapped paragraph by paragraph."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        parts = text.strip().split("\n\n")
+        return "\n\n".join(super(_Paragraphs, self)._fill_text(p, width, indent) for p in parts)
+
+
 class Parser(argparse.ArgumentParser):
     """``glance NAME``; what is wrong is said in one line, without the list of all options."""
 
@@ -16,7 +24,7 @@ class Parser(argparse.ArgumentParser):
         super().__init__(
             prog=f"glance {name}",
             description=about,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=_Paragraphs,
             allow_abbrev=False,
         )
 
