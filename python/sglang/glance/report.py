@@ -30,7 +30,7 @@ def show(summary: Summary, console: Console) -> None:
         console.print("", target_table(summary.targets))
     console.print("", loss_table(summary.losses, summary.prompts), "")
     for name, formula in summary.formulas.items():
-        note(console, f"{name.replace('_', ' ')} = {formula}")
+        note(console, f"{name} = {formula}")
 
 
 def about(summary: Summary) -> Iterator[str]:
@@ -49,8 +49,8 @@ def about(summary: Summary) -> Iterator[str]:
 def speed_table(condition: Condition) -> Table:
     """A task is a row of its own; its arms follow."""
     title = f"{condition.dtype}, batch {condition.batch}, {condition.repeats} repeats"
-    columns = ("same\nids", "accept\nlength", "ms a step\nor round", "decode\ntok/s", "x plain")
-    out = table(title, "", right=(*columns, "end-to-\nend tok/s", "x plain"))
+    columns = ("same\nids", "accept\nlength", "ms/step\nor round", "decode\ntok/s", "x plain")
+    out = table(title, "", right=(*columns, "whole\ntok/s", "x plain"), gap=1)
     task = None
     for cell in condition.cells:
         if cell.task != task:
@@ -74,8 +74,9 @@ def _speeds(cell: Cell) -> Iterator[str]:
 def _times(ratio: Interval | None) -> str:
     if ratio is None:
         return ""
-    span = f" {ratio.low:.1f}-{ratio.high:.1f}" if ratio.low == ratio.low else ""
-    return f"{ratio.value:.2f}{span}"
+    digits = 2 if ratio.value < 10 else 1  # a line has room for no more
+    span = f" {ratio.low:.{digits}f}-{ratio.high:.{digits}f}" if ratio.low == ratio.low else ""
+    return f"{ratio.value:.{digits}f}{span}"
 
 
 def split_tables(condition: Condition) -> Iterator[Table]:
@@ -83,7 +84,7 @@ def split_tables(condition: Condition) -> Iterator[Table]:
     arms = list(condition.split_ms)
     for start in range(0, len(arms), ARMS_ACROSS):
         shown = {arm: condition.split_ms[arm] for arm in arms[start : start + ARMS_ACROSS]}
-        title = f"A round at batch 1, {condition.dtype}: ms (% of the round)"
+        title = f"A round, {condition.dtype}: ms (%)"
         out = table(title, "", right=tuple(shown))
         whole = {arm: sum(split.values()) for arm, split in shown.items()}
         for phase in next(iter(shown.values())):

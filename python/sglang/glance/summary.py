@@ -26,15 +26,16 @@ from sglang.glance.figures import (
 )
 
 FORMULAS = {
-    "accept_length": "(tokens - requests) / verify rounds: the bonus counts, a request's first "
+    "accept length": "(tokens - requests) / verify rounds: the bonus counts, a request's first "
     "token (its prefill's) does not",
-    "decode_tok_s": "(tokens - requests) / time from first to last token, per request",
-    "end_to_end_tok_s": "tokens / time from sending to last token; above batch 1, tokens / time of "
-    "the whole pass",
-    "ms": "plain: a step, plain decode time / (tokens - requests); else a round, decode time / "
+    "same ids": "answers with plain decoding's token ids",
+    "decode tok/s": "(tokens - requests) / time from first to last token, per request",
+    "whole tok/s": "end to end: tokens / time from sending to last token; above batch 1, tokens / "
+    "time of the whole pass",
+    "ms/step or round": "plain decode time / (tokens - requests), or decode time / "
     "verify rounds; above batch 1 a request's decode time includes the prefills of the others",
-    "split_ms": "a round's phases; engine = round - (draft + tree + verify + accept + commit)",
-    "x_plain": "ratio of two arms' tok/s, each prompt the median of its repeats; low-high: a 95 % "
+    "round": "a round's phases; engine = round - (draft + tree + verify + accept + commit)",
+    "x plain": "ratio of two arms' tok/s, each prompt the median of its repeats; low-high: a 95 % "
     "bootstrap over prompts, paired by arm",
 }
 

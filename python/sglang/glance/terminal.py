@@ -17,10 +17,11 @@ def messages() -> Console:
     return Console(highlight=False, emoji=False, stderr=True)
 
 
-def table(title: str, *left: str, right: tuple[str, ...] = ()) -> Table:
-    """``left``: columns of text; ``right``: columns of numbers, after them."""
-    out = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    out.show_edge, out.pad_edge = False, False
+def table(title: str, *left: str, right: tuple[str, ...] = (), gap: int = 2) -> Table:
+    """``left``: columns of text; ``right``: columns of numbers, after them; ``gap``: spaces between
+    two columns, at least one."""
+    out = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    out.padding, out.show_edge, out.pad_edge = (0, gap - 1, 0, 0), False, False
     for name in left:
         out.add_column(name, overflow="fold")
     for name in right:
@@ -29,5 +30,10 @@ def table(title: str, *left: str, right: tuple[str, ...] = ()) -> Table:
 
 
 def note(console: Console, text: str) -> None:
-    """A sentence that may hold anything: no markup is read, no line is cut for piping."""
-    console.print(text, markup=False, soft_wrap=not console.is_terminal)
+    """A sentence that may hold anything: no markup is read."""
+    console.print(text, markup=False)
+
+
+def paste(console: Console, command: str) -> None:
+    """One line, however long."""
+    console.print(command, markup=False, soft_wrap=True)

@@ -123,20 +123,23 @@ def test_targets_are_the_shipped_model_s(run: Run, two_arms: list) -> None:
     assert "Targets" not in shown(msgspec.structs.replace(run, shipped=False), two_arms)
 
 
-def test_tables_of_every_arm_fit_80_columns(run: Run, two_arms: list, make_row: Callable) -> None:
-    """With the widest figures that a run has shown: no cell is folded."""
-    rows = list(two_arms)
-    for arm in ("chain", "glance-16", "ngram-32", "eagle3-3"):
-        for prompt, task in enumerate(("infographic", "scene_text", "document")):
-            for repeat in range(3):
-                each = {"prompt": prompt, "repeat": repeat, "task": task, "group": prompt}
-                rows.append(make_row(arm, rounds=2, total_s=0.6 + 0.01 * prompt, **each))
-                rows.append(make_row("plain", **each))
-                rows.append(make_row("glance", rounds=3, **each))
-    lines = shown(run, rows).splitlines()
+def test_tables_of_every_arm_fit_80_columns(run: Run, make_row: Callable, laps: Callable) -> None:
+    """With figures as wide as a run has shown: no cell is folded."""
+    split = laps(draft=110, tree=1, verify=130, accept=1, commit=12)
+    drafting = ("glance", "chain", "glance-8", "glance-16", "ngram-32", "eagle3-3")
+    rows = []
+    for prompt, task in enumerate(("infographic", "scene_text", "document") * 12):
+        for repeat in range(3):
+            each = {"prompt": prompt, "repeat": repeat, "task": task, "group": prompt}
+            rows.append(make_row("plain", total_s=9.5 + 0.1 * prompt, **each))
+            made = {"rounds": 2, "laps_ms": split, "logged": 2, **each}
+            rows += [make_row(arm, total_s=1.1 + 0.01 * prompt, **made) for arm in drafting]
+    lines = [line.rstrip() for line in shown(run, rows).splitlines()]
     assert max(map(len, lines)) <= 80
-    for name in ("glance-16", "ngram-32", "eagle3-3"):
-        assert any(line.split()[:1] == [name] and len(line.split()) > 5 for line in lines)
+    words = [line.split() for line in lines[: lines.index("Targets")]]
+    for arm in drafting:  # a line in each of the four blocks of the table of speeds
+        assert sum(line[:1] == [arm] and len(line) == 9 for line in words) == 4
+    assert sum(line[:1] == ["verify"] for line in words) == 2  # five arms, and the sixth
 
 
 def test_the_summary_has_the_tables_numbers(run: Run, two_arms: list) -> None:

@@ -16,7 +16,7 @@ from rich.text import Text
 from sglang.glance.doctor.findings import Findings, Report, Row
 from sglang.glance.options import Parser, add_models, settle_models
 from sglang.glance.progress import waiting
-from sglang.glance.terminal import messages, note, output, table
+from sglang.glance.terminal import messages, output, paste, table
 
 MARKS = {None: "", True: "[green]ok[/]", False: "[red]no[/]"}
 
@@ -59,7 +59,7 @@ def show(report: Report, verbose: bool, console: Console) -> None:
         console.print("[red]GLANCE cannot start here")
         return
     console.print("GLANCE can start here:")
-    note(console, report.command)
+    paste(console, report.command)
 
 
 def _rows(title: str, rows: list[Row]) -> Table:

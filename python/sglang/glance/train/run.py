@@ -17,7 +17,7 @@ from sglang.glance.flags import compute_threads, serving, shell_line
 from sglang.glance.machine import describe
 from sglang.glance.progress import bar, waiting
 from sglang.glance.server import starting, wait_until_up
-from sglang.glance.terminal import note
+from sglang.glance.terminal import note, paste
 from sglang.glance.train.card import Card, write_card
 from sglang.glance.train.check import Job, check, check_held_out, check_rows
 from sglang.glance.train.data import InputError, Row, data_hash, picture
@@ -31,15 +31,11 @@ from sglang.glance.train.taps import CacheKey, Tap, TapCache
 from sglang.glance.train.target import Prompter, Target, read_config
 from torch import nn
 
-CONTEXT = 4096  # tokens of prompt and answer, unless the target ends earlier
-
 
 def run(options: argparse.Namespace, console: Console) -> Path:
     """Returns the folder of the finished head."""
     config, prompter = read_config(options.model_path), Prompter(options.model_path)
     vocab_size = config.get_text_config().vocab_size
-    if options.context_length is None:
-        options.context_length = min(CONTEXT, config.get_text_config().max_position_embeddings)
     with console.status("checking rows and options"):
         job = check(options, config, prompter)
     if job.device == "cpu":
@@ -203,6 +199,5 @@ def export(
     )
     paths = (options.model_path.resolve(), out.resolve())
     flags = serving(*paths, job.device, algorithm=options.algorithm, dtype=job.dtype)
-    # One line, however long: it is there to be pasted.
-    console.print(shell_line(flags, job.device), markup=False, soft_wrap=True)
+    paste(console, shell_line(flags, job.device))
     return out
