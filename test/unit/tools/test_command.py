@@ -167,11 +167,6 @@ def test_outputs_are_tried_before_work_starts(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file.png", "folder.png"]
 
 
-def test_the_console_script_is_declared() -> None:
-    text = (Path(sglang_glance.__file__).parent / "pyproject.toml").read_text()
-    assert 'glance = "sglang_glance:main"' in text.partition("[project.scripts]")[2]
-
-
 def test_a_full_disk_ends_a_command_in_one_line(tmp_path: Path) -> None:
     """``tasks`` under a limit on a file's size, which fails a write as a full disk does."""
     limited = (

@@ -70,7 +70,7 @@ def checked(folder: Path, prompter: Prompter, target: object) -> Callable:
 
 @pytest.mark.parametrize(("ends", "expected"), [(2048, 2048), (32768, 4096)])
 def test_the_context_is_at_most_the_target_s(
-    folder: Path, prompter: Prompter, target: Any, ends: int, expected: int
+    folder: Path, prompter: Prompter, target: object, ends: int, expected: int
 ) -> None:
     config = copy.deepcopy(target)
     config.get_text_config().max_position_embeddings = ends
