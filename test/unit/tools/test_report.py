@@ -138,7 +138,7 @@ def test_tables_of_every_arm_fit_80_columns(run: Run, make_row: Callable, laps: 
     assert max(map(len, lines)) <= 80
     words = [line.split() for line in lines[: lines.index("Targets")]]
     for arm in drafting:  # a line in each of the four blocks of the table of speeds
-        assert sum(line[:1] == [arm] and len(line) == 9 for line in words) == 4
+        assert sum(line[:1] == [arm] and len(line) == 10 for line in words) == 4
     assert sum(line[:1] == ["verify"] for line in words) == 2  # five arms, and the sixth
 
 

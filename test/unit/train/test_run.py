@@ -10,9 +10,9 @@ import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file
+from sglang.glance import command as command_line
 from sglang.glance.assets import PICTURES, READER
 from sglang.glance.server import Answer
-from sglang.glance.train import main
 from sglang.glance.train.blocks import TappedRow
 from sglang.glance.train.data import InputError, Prompt, Row, picture, relative
 from sglang.glance.train.generate import generate
@@ -47,7 +47,7 @@ def command(rows: Path, tmp_path: Path) -> Callable[..., int]:
         given += ["--block", "4", "--held-out", "2", "--epochs", "2", "--batch-rows", "3"]
         if "EAGLE3" not in more:
             given += ["--layers", "1", "--anchors", "4"]
-        return main([*given, "--device", "cpu", *more])
+        return command_line.run("train", [*given, "--device", "cpu", *more])
 
     return run
 
