@@ -23,7 +23,7 @@ from sglang.glance.prompts import load_prompts
 from sglang.glance.server import Answer, serve
 
 ROOT = Path(__file__).resolve().parents[2]
-GPU_FLAGS = ("--mem-fraction-static", "0.3", "--max-running-requests", "8", "--skip-server-warmup")
+GPU_FLAGS = ("--mem-fraction-static", "0.3", "--max-running-requests", "8")
 ACCEPT_FLOOR = 6.0  # tokens a round on documents and charts; the head reaches 6.94 on a CPU
 NEAR_TIE = 0.5  # nats between the two best tokens; bfloat16 logits of this size step by 0.06-0.12
 
@@ -60,7 +60,7 @@ def answers(flags: tuple[str, ...], log: Path) -> list[Answer]:
     prompts = shipped_prompts()
     for prompt in prompts:
         prompt["extra"] = {"return_logprob": True, "top_logprobs_num": 2}
-    with serve(READER, log, *flags, device_flags=GPU_FLAGS) as server:
+    with serve(READER, log, *GPU_FLAGS, *flags) as server:
         return server.generate_all(prompts, parallel=1) + server.generate_all(prompts, parallel=8)
 
 

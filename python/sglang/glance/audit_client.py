@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import requests
 from sglang.glance.assets import PICTURES
+from sglang.glance.failures import Unanswered
 from sglang.glance.pictures import sendable
 from sglang.glance.prompts import Prompt, chat, load_prompts
 
@@ -25,14 +26,6 @@ TEXTS = (
     "Write a JSON object with the fields name and price.",
     "def add(a, b):",
 )
-
-
-class Unanswered(Exception):
-    """A server that cannot be reached, or answers with an error."""
-
-
-# What questions to a server can end in; the commands that ask them say it and exit with 2.
-FAILURES = (ValueError, Unanswered, OSError, RuntimeError, requests.RequestException)
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import msgspec
-from sglang.glance.server import compute_threads
-from sglang.srt.speculative.glance.engine.host import cpu_ops
+from sglang.glance.flags import compute_threads
 
 PACKAGES = ("sglang", "sglang-glance", "sglang-kernel-cpu", "torch", "transformers")
 CPU_FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16")
@@ -52,6 +51,8 @@ class Provenance(msgspec.Struct, frozen=True):
 
 def describe(data: Iterable[Path]) -> Provenance:
     """This process' surroundings; ``data``: files and folders that the run reads."""
+    from sglang.srt.speculative.glance.engine.host import cpu_ops  # imports torch
+
     commit, dirty = _checkout()
     name, features = _processor()
     return Provenance(

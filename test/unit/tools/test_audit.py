@@ -10,9 +10,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from sglang.glance import audit
 from sglang.glance.audit import compare, first_divergence, near_tie_bound
 from sglang.glance.audit_client import Reply
+from sglang.glance.command import run
 
 IDS = [7, 8, 9, 10]
 # At every position plain's best token leads token 50 by 2 logits and token 60 by 3.
@@ -89,15 +89,15 @@ def audited(serving: Callable[[Fake], Fake], tmp_path: Path) -> Callable[..., tu
     listed = tmp_path / "requests.jsonl"
     listed.write_text("\n".join(json.dumps({"prompt": f"q{i}"}) for i in range(3)))
 
-    def run(plain: Fake, glance: Fake, *flags: str) -> tuple[int, dict]:
+    def audits(plain: Fake, glance: Fake, *flags: str) -> tuple[int, dict]:
         serving(plain)
         serving(glance)
         out = tmp_path / "report.json"
         urls = ["--plain-url", plain.url, "--glance-url", glance.url]
-        code = audit.main([*urls, "--requests", str(listed), "--json", str(out), *flags])
+        code = run("audit", [*urls, "--requests", str(listed), "--json", str(out), *flags])
         return code, json.loads(out.read_text()) if out.exists() else {}
 
-    return run
+    return audits
 
 
 def test_equal_answers(audited: Callable) -> None:
@@ -196,13 +196,13 @@ def test_one_model_under_two_folders(audited: Callable) -> None:
 
 def test_a_server_that_is_not_there(capsys: pytest.CaptureFixture) -> None:
     nowhere = "http://127.0.0.1:9"
-    assert audit.main(["--plain-url", nowhere, "--glance-url", nowhere]) == 2
+    assert run("audit", ["--plain-url", nowhere, "--glance-url", nowhere]) == 2
     assert f"no answer from {nowhere}/model_info" in capsys.readouterr().err
 
 
 def test_one_url_alone_is_refused() -> None:
     with pytest.raises(SystemExit, match="2"):
-        audit.main(["--plain-url", "http://127.0.0.1:9"])
+        run("audit", ["--plain-url", "http://127.0.0.1:9"])
 
 
 def test_an_answer_that_ends_elsewhere_is_a_fault() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +13,11 @@ from builders.heads import broken_head
 from builders.pictures import form
 from PIL import Image
 from sglang.glance.assets import HEAD, READER
+from sglang.glance.command import run
 from sglang.glance.prompter import Prompter
 from sglang.glance.prompts import InputError, Message, Picture, Prompt, Text
 from sglang.glance.train.check import check, check_rows
-from sglang.glance.train.cli import main, parser
+from sglang.glance.train.cli import parser
 from sglang.glance.train.data import Row, kept
 from sglang.glance.train.generate import missing
 from sglang.glance.train.objective import default_taps, head_config, mask_token
@@ -67,6 +69,20 @@ def checked(folder: Path, prompter: Prompter, target: object) -> Callable:
         return check(parser().parse_args([*given, *options]), target, prompter)
 
     return run
+
+
+@pytest.mark.parametrize(("ends", "expected"), [(2048, 2048), (32768, 4096)])
+def test_the_context_is_at_most_the_target_s(
+    folder: Path, prompter: Prompter, target: object, ends: int, expected: int
+) -> None:
+    config = copy.deepcopy(target)
+    config.get_text_config().max_position_embeddings = ends
+    path = folder / "data.jsonl"
+    path.write_text(2 * f"{json.dumps(GOOD)}\n")
+    given = ["--model-path", str(READER), "--out", str(folder / "out"), "--held-out", "1"]
+    options = parser().parse_args([*given, "--data", str(path)])
+    check(options, config, prompter)
+    assert options.context_length == expected
 
 
 def test_good_rows(checked: Callable, folder: Path) -> None:
@@ -197,7 +213,9 @@ def test_a_bad_generated_row(
 
 
 def test_answers_too_short_to_learn_from(folder: Path, row: Row, prompter: Prompter) -> None:
-    path, options = folder / "rows.jsonl", parser().parse_args(["--model-path", "", "--out", ""])
+    path = folder / "rows.jsonl"
+    given = ["--model-path", "", "--out", "", "--context-length", "4096"]
+    options = parser().parse_args(given)
     short = msgspec.structs.replace(row, ids=ANSWER[:1])
     path.write_bytes(msgspec.json.encode(short) + b"\n" + msgspec.json.encode(row) + b"\n")
     (kept,) = check_rows(path, options, prompter, VOCAB)
@@ -241,10 +259,10 @@ def test_the_command_says_what_it_refuses(folder: Path, capsys: pytest.CaptureFi
     path.write_text(json.dumps(GOOD | {"image": "no.png"}) + "\n")
     out = folder / "out"
     given = ["--model-path", str(READER), "--data", str(path), "--out", str(out)]
-    assert main(given) == 2
+    assert run("train", given) == 2
     assert f"{path}, line 1: picture {folder / 'no.png'} cannot be read" in capsys.readouterr().err
     assert not out.exists()
-    assert main(["--model-path", str(folder), "--data", str(path), "--out", str(out)]) == 2
+    assert run("train", ["--model-path", str(folder), "--data", str(path), "--out", str(out)]) == 2
     assert "has no config.json" in capsys.readouterr().err
 
 

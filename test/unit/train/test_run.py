@@ -10,11 +10,11 @@ import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file
+from sglang.glance import command as command_line
 from sglang.glance.assets import PICTURES, READER
 from sglang.glance.prompter import Prompter
 from sglang.glance.prompts import InputError, Prompt, load_numbered
 from sglang.glance.server import Answer
-from sglang.glance.train import main
 from sglang.glance.train.blocks import TappedRow
 from sglang.glance.train.data import Row, kept
 from sglang.glance.train.generate import generate
@@ -48,7 +48,7 @@ def command(rows: Path, tmp_path: Path) -> Callable[..., int]:
         given += ["--block", "4", "--held-out", "2", "--epochs", "2", "--batch-rows", "3"]
         if "EAGLE3" not in more:
             given += ["--layers", "1", "--anchors", "4"]
-        return main([*given, "--device", "cpu", *more])
+        return command_line.run("train", [*given, "--device", "cpu", *more])
 
     return run
 

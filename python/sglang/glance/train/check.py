@@ -18,6 +18,7 @@ from sglang.srt.speculative.glance.config import HeadConfigError, parse_head
 from sglang.srt.speculative.glance.engine.checkpoint import check_weights
 
 DEFAULT_BLOCK, DEFAULT_LAYERS, DEFAULT_CHAIN = 16, 5, 9
+DEFAULT_CONTEXT = 4096  # tokens, where the target does not end earlier
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -32,7 +33,8 @@ class Job(msgspec.Struct, frozen=True):
 
 
 def check(options: argparse.Namespace, config: Any, prompter: Prompter) -> Job:
-    """``config``: the target's. Raises :class:`InputError` before anything is written."""
+    """``config``: the target's. Settles what ``options`` leave to the target. Raises
+    :class:`InputError` before anything is written."""
     import torch
 
     _check_numbers(options)
@@ -42,6 +44,8 @@ def check(options: argparse.Namespace, config: Any, prompter: Prompter) -> Job:
     if importlib.util.find_spec("matplotlib") is None:
         raise InputError("the loss curve needs matplotlib: pip install 'sglang-glance[train]'")
     text = config.get_text_config()
+    if options.context_length is None:
+        options.context_length = min(DEFAULT_CONTEXT, text.max_position_embeddings)
     if options.context_length > text.max_position_embeddings:
         raise InputError(
             f"--context-length: got {options.context_length}, the target ends at "

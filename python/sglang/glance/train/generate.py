@@ -8,20 +8,11 @@ from pathlib import Path
 
 import msgspec
 from sglang.glance.prompts import InputError, Prompt, numbered_lines
-from sglang.glance.server import CPU_FLAGS, Server
+from sglang.glance.server import Server
 from sglang.glance.train.data import Row, kept
 
 AT_ONCE = {"cpu": 8, "cuda": 64}
 POOL = 256  # requests whose pictures are in memory together
-GPU_FLAGS = ("--skip-server-warmup",)
-
-
-def server_flags(device: str, context: int) -> tuple[str, ...]:
-    """Of a plain server whose longest request is ``context`` tokens."""
-    flags = ("--context-length", str(context))
-    if device == "cuda":
-        return (*GPU_FLAGS, *flags)
-    return (*CPU_FLAGS, *flags, "--max-total-tokens", str(max(12000, 2 * context)))
 
 
 def missing(
