@@ -55,11 +55,17 @@ def flag_of(field: str) -> str:
     return f"--{field.replace('_', '-')}"
 
 
+def _device(args: Any) -> str:
+    return (args.device or host.device()).split(":")[0]
+
+
 def check(args: Any) -> None:
     """Refuse, in one line that names the flag, what this release cannot serve exactly."""
-    device = args.device.split(":")[0]
+    device = _device(args)
     if device not in TREE_BACKENDS:
-        refuse("--device", args.device, f"one of {sorted(TREE_BACKENDS)}")
+        refuse("--device", device, f"one of {sorted(TREE_BACKENDS)}")
+    if device == "cpu" and (problem := host.cpu_path_problem()) is not None:
+        raise Refusal(f"GLANCE cannot run on this CPU: {problem}")
     if args.speculative_draft_model_path is None:
         refuse("--speculative-draft-model-path", None, "the path of a head in DFlash's format")
     for field, plain in REQUIRED.items():
@@ -69,7 +75,7 @@ def check(args: Any) -> None:
 
 
 def _settle_backends(args: Any) -> None:
-    device = args.device.split(":")[0]
+    device = _device(args)
     allowed = TREE_BACKENDS[device]
     if device == "cpu" and args.attention_backend is None:
         args.attention_backend = allowed[0]
@@ -89,21 +95,12 @@ def _settle_backends(args: Any) -> None:
     args.speculative_draft_attention_backend = draft
 
 
-def before_the_model_is_read(server_args: Any, previous: Callable[[Any], None]) -> None:
-    """SGLang's step that fills in the device, and after it what has to be settled before SGLang
-    reads either checkpoint: it keeps the dtype that it finds then."""
-    view = resolving_view(server_args)
-    if (view.speculative_algorithm or "").upper() != "GLANCE":
-        return previous(server_args)
-    _check_machine(view)
+def before_the_models_are_read(server_args: Any, previous: Callable[[Any], None]) -> None:
+    """SGLang's step that prepares the paths, and after it what has to be settled before SGLang
+    reads a checkpoint: it keeps the dtype that it finds then."""
     previous(server_args)
-    record_foreign_defaults(server_args, "GLANCE", settle_models)
-
-
-def _check_machine(args: Any) -> None:
-    device = (args.device or host.device()).split(":")[0]
-    if device == "cpu" and (problem := host.cpu_path_problem()) is not None:
-        raise Refusal(f"GLANCE cannot run on this CPU: {problem}")
+    if (resolving_view(server_args).speculative_algorithm or "").upper() == "GLANCE":
+        record_foreign_defaults(server_args, "GLANCE", settle_models)
 
 
 def settle_models(args: Any) -> None:
@@ -115,7 +112,7 @@ def settle_models(args: Any) -> None:
     if (folder := Path(args.speculative_draft_model_path)).is_dir():
         check_weights(folder, models.head, len(config.taps))
     _compare_targets(args, models.head)
-    if args.device == "cpu":
+    if _device(args) == "cpu":
         _settle_dtype(args, models)
         _settle_pool(args, models, config)
 
@@ -189,7 +186,7 @@ def settle(args: Any) -> None:
         args.max_running_requests = MAX_RUNNING_REQUESTS
         logger.info("GLANCE: --max-running-requests not given, using %d", MAX_RUNNING_REQUESTS)
     args.enable_mixed_chunk = False
-    if args.device == "cpu":
+    if _device(args) == "cpu":
         args.disable_overlap_schedule = True
     logger.info(
         "GLANCE: block=%d budget=%d topk=%d taps=%s",

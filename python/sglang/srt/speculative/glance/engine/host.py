@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-# SGLang's switch for its CPU path. Where it is not set, `sgl_kernel_cpu_platform` sets it to 1 while
-# SGLang is imported, on an x86-64 machine without an accelerator.
+# SGLang's switch for its CPU path. Where it is not set, and the machine is x86-64 and has no
+# accelerator, `sgl_kernel_cpu_platform` sets it to 1 while SGLang is imported.
 CPU_ENGINE = "SGLANG_USE_CPU_ENGINE"
 # Attention backends that read a tree mask in target verify, by device.
 TREE_BACKENDS = {"cuda": ("flashinfer", "triton", "fa3"), "cpu": ("intel_amx",)}

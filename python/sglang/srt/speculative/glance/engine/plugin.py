@@ -32,14 +32,14 @@ def _register() -> str | None:
     try:
         from sglang.srt.arg_groups.resolution_hooks import register_resolution_hook
         from sglang.srt.speculative.glance.engine.algorithm import GlanceSpecAlgo
-        from sglang.srt.speculative.glance.engine.args import before_the_model_is_read
+        from sglang.srt.speculative.glance.engine.args import before_the_models_are_read
         from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
         from sglang.srt.speculative.spec_registry import get_spec
 
         if get_spec(NAME) is not None:
             return None  # a second call in this process
         adjustments.install()
-        register_resolution_hook("handle_missing_default_values")(before_the_model_is_read)
+        register_resolution_hook("handle_model_source_paths")(before_the_models_are_read)
         SpeculativeAlgorithm.register(
             NAME,
             supports_overlap=True,
