@@ -41,7 +41,7 @@ def has_accelerator(torch) -> bool:
 def has_our_ops() -> bool:
     """Whether `sgl_kernel` is this package's and not SGLang's CUDA build."""
     found = find_spec("sgl_kernel")
-    return found is not None and (Path(found.origin).parent / "twins").is_dir()
+    return bool(found and found.origin) and (Path(found.origin).parent / "twins").is_dir()
 
 
 def answer_once(cpu_module) -> None:
