@@ -156,6 +156,9 @@ def settle(args: Any) -> None:
         args.max_running_requests = 48
         logger.info("GLANCE: --max-running-requests not given, using 48")
     args.enable_mixed_chunk = False
+    if args.enable_memory_saver:
+        # Released weights come back by an update, which is the target's alone.
+        args.enable_draft_weights_cpu_backup = True
     if args.device == "cpu":
         args.disable_overlap_schedule = True
     logger.info(
