@@ -114,7 +114,7 @@ def draw(
 
 def keep_path_masks(output: Any, info: Any, accepted: Accepted, width: int) -> None:
     """Of the sampling masks of every node, ``[n * N, ...]`` for ``n`` requests that want theirs,
-    keep those along the accepted paths: ``[n, D, ...]``, as the host reads a speculative round's."""
+    keep those along the accepted paths, ``[n, D, ...]``: so the host reads a speculative round."""
     masks, asked = output.sampling_mask_output, info.sampling_mask_batch_indices
     if masks is None:
         return
