@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import openai
-from sglang.glance.assets import PICTURES
 
-PICTURE = str(PICTURES / "000000-document.png")
+DATA = Path(__file__).resolve().parents[1] / "python" / "sglang" / "glance" / "data"
+PICTURE = str(DATA / "pictures" / "000000-document.png")
 URL = "http://127.0.0.1:30000/v1"
 
 

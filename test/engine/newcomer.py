@@ -84,11 +84,16 @@ def signal_group(process: subprocess.Popen, number: int) -> bool:
     return True
 
 
-def assert_read(answer: str, picture: str = "000000-document.png") -> None:
-    """An answer about a shipped picture holds all that is to be read there."""
+def document() -> dict:
+    """The shipped question that the printed commands and the examples ask."""
     rows = map(json.loads, (PICTURES / "prompts.jsonl").read_text().splitlines())
-    (values,) = [row["values"] for row in rows if row["image"] == picture]
-    missing = [value for value in values if value not in answer]
+    (at,) = [n for n, row in enumerate(rows) if row["image"] == "000000-document.png"]
+    return picture_prompts(PICTURES)[at]
+
+
+def assert_read(answer: str) -> None:
+    """It holds all that is to be read in that document."""
+    missing = [value for value in document()["values"] if value not in answer]
     assert not missing, f"{missing} not in {answer!r}"
 
 
@@ -98,6 +103,5 @@ def assert_reads(server: Server, head: Path) -> None:
     served = server.get("/server_info").json()
     assert served["speculative_algorithm"] == "GLANCE"
     assert Path(served["speculative_draft_model_path"]) == head
-    (question,) = [q for q in picture_prompts(PICTURES) if "DFWE" in q["values"]]
-    answer = whole_chat(server, chat_body(question, "Read the document."))
+    answer = whole_chat(server, chat_body(document(), "Read the document."))
     assert_read(answer["choices"][0]["message"]["content"])

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness import PICTURES, READER, Server
+from harness import PICTURES, READER, Server, chat_body, picture_prompts, whole_chat
 from newcomer import ROOT, assert_read, assert_reads, serving, typed
 from sglang.glance.server import free_port
 
@@ -40,9 +40,11 @@ def test_they_are_short_and_run_here() -> None:
 
 
 def test_openai_client(glance: Server) -> None:
-    picture, question = "000000-chart.png", "Read the chart."
-    given = shlex.join([str(PICTURES / picture), question, f"{glance.url}/v1"])
-    assert_read(typed(f".venv/bin/python examples/openai_client.py {given}"), picture)
+    given = shlex.join([str(PICTURES / "000001-caption.png"), "Caption it.", f"{glance.url}/v1"])
+    answer = typed(f".venv/bin/python examples/openai_client.py {given}")
+    (asked,) = [q for q in picture_prompts(PICTURES) if "purple moon" in q["values"]]
+    whole = whole_chat(glance, chat_body(asked, "Caption it.", max_tokens=256))
+    assert answer == whole["choices"][0]["message"]["content"] + "\n"
 
 
 def test_offline_engine() -> None:
