@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import warnings
 from importlib import metadata
@@ -158,12 +156,7 @@ def main(argv: list[str] | None = None) -> int:
     """Exit code 1 when GLANCE could not start."""
     parser = argparse.ArgumentParser("sglang.glance doctor", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
-    arguments = sys.argv[1:] if argv is None else argv
-    options = parser.parse_args(arguments)
-    if host.device() == "cpu" and os.environ.get(host.CPU_ENGINE) != "1":
-        # SGLang reads it while it is imported, which has happened here.
-        command = [sys.executable, "-m", "sglang_glance", "doctor", *arguments]
-        return subprocess.call(command, env={**os.environ, host.CPU_ENGINE: "1"})
+    options = parser.parse_args(argv)
     report = examine()
     if options.json:
         print(msgspec.json.encode(report).decode())

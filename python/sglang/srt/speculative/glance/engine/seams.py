@@ -12,6 +12,8 @@ import inspect
 from importlib import metadata
 from typing import Any, NamedTuple
 
+from sglang.srt.speculative.glance.refusal import Unavailable
+
 TESTED = ("0.5.23",)
 
 _SRT = "sglang.srt"
@@ -37,6 +39,13 @@ SURFACE: dict[str, tuple[str, ...] | None] = {
     f"{_SRT}.server_args:add_draft_attention_backend_choices": None,
     f"{_SRT}.arg_groups.choices:DRAFT_ATTENTION_BACKEND_CHOICES": None,
     f"{_SRT}.arg_groups.overrides:resolving_view": None,
+    f"{_SRT}.arg_groups.overrides:record_foreign_defaults": ("server_args", "source", "resolve"),
+    f"{_SRT}.arg_groups.resolution_hooks:register_resolution_hook": ("name",),
+    f"{_SRT}.arg_groups.model_path_hook:handle_model_source_paths": ("server_args",),
+    f"{_SPEC}.base_spec_worker:BaseSpecWorker.on_verify_complete_cpu": (
+        "num_correct_drafts_per_req",
+        "batch_size",
+    ),
     f"{_SRT}.runtime_context:get_spec": (),
     f"{_SRT}.runtime_context:get_exec": (),
     f"{_SRT}.runtime_context:get_observability": (),
@@ -305,7 +314,7 @@ def host_problem() -> str | None:
 
 
 def require() -> None:
-    """Raise ``RuntimeError`` with the first mismatch, if any."""
+    """Raise :class:`Unavailable` with the first mismatch, if any."""
     line = mismatch()
     if line is not None:
-        raise RuntimeError(f"GLANCE is not available: {line}")
+        raise Unavailable(f"GLANCE is not available: {line}")

@@ -16,17 +16,18 @@ from sglang.srt.speculative.glance.core.accept import shorten
 from sglang.srt.speculative.glance.core.positions import block_positions
 from sglang.srt.speculative.glance.engine import commit, seams
 from sglang.srt.speculative.glance.engine.adjustments import watch_ends_of_grammars
-from sglang.srt.speculative.glance.engine.args import load_config
 from sglang.srt.speculative.glance.engine.capture import install_capture
 from sglang.srt.speculative.glance.engine.cpu import StackedContextKV, suit_head
 from sglang.srt.speculative.glance.engine.draft import BlockDrafter
 from sglang.srt.speculative.glance.engine.graphs import GraphMarginals, use_verify_graphs
 from sglang.srt.speculative.glance.engine.inputs import GlanceDraftInput
 from sglang.srt.speculative.glance.engine.metrics import PlainRounds
+from sglang.srt.speculative.glance.engine.models import load_config
 from sglang.srt.speculative.glance.engine.penalties import resume
 from sglang.srt.speculative.glance.engine.rounds import RoundLog
 from sglang.srt.speculative.glance.engine.sampling import plain_reason
 from sglang.srt.speculative.glance.engine.verify import TreeVerifier
+from sglang.srt.speculative.glance.engine.watch import AcceptWatch
 from sglang.srt.speculative.glance.kernels.select import ops_for
 
 
@@ -52,6 +53,7 @@ class GlanceWorker(DFlashWorkerV2):
                 self.context_kv = StackedContextKV(self.draft_model)
         self.rounds = RoundLog.from_env(self.device, self.config)
         self.plain_rounds = PlainRounds.from_host()
+        self.watch = AcceptWatch(get_spec().speculative_draft_model_path)
 
     def _draft_leaves(self) -> Any:
         """The draft runner reads block-wide, unbranched settings where the target reads N and K."""
@@ -132,6 +134,7 @@ class GlanceWorker(DFlashWorkerV2):
         if alone:
             accepted = shorten(accepted, self._limits(batch))
             self.plain_rounds.count(alone)
+            self.watch.exclude(len(alone))
             watch_ends_of_grammars(batch.reqs)
         self.verifier.history.note(batch, accepted)
         new_seq_lens = prefix_lens + accepted.accept_lens
@@ -146,6 +149,12 @@ class GlanceWorker(DFlashWorkerV2):
                 batch, verified.output, verified.target_tokens.view(-1), accept_index=rows
             )
         return self._result(accepted, verified, new_seq_lens)
+
+    def on_verify_complete_cpu(
+        self, num_correct_drafts_per_req: list[int], batch_size: int = 0
+    ) -> None:
+        """Called by the host once a round's lengths have reached it."""
+        self.watch.note(num_correct_drafts_per_req)
 
     def _window(self, batch: Any) -> torch.Tensor:
         """KV slots ``[bs, max(B, N)]`` right after each request's prefix."""
