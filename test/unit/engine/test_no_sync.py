@@ -17,7 +17,7 @@ import torch
 from sglang.glance.assets import READER
 from sglang.kernels.ops.speculative.lilicorr import _topk_lse_torch
 from sglang.srt.layers.attention.verify_mask import VerifyMask
-from sglang.srt.layers.logits_processor import LogitsProcessorOutput
+from sglang.srt.layers.logits_processor import LogitsProcessorOutput, SamplingMaskOutput
 from sglang.srt.managers.schedule_batch import Req
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardMode
 from sglang.srt.runtime_context import publish, reset_context
@@ -43,6 +43,7 @@ from sglang.srt.speculative.glance.engine.inputs import GlanceDraftInput
 from sglang.srt.speculative.glance.engine.metrics import NoMetrics
 from sglang.srt.speculative.glance.engine.rounds import RoundLog
 from sglang.srt.speculative.glance.engine.verify import TreeVerifier
+from sglang.srt.speculative.glance.engine.watch import AcceptWatch
 from sglang.srt.speculative.glance.engine.window import Window
 from sglang.srt.speculative.glance.engine.worker import GlanceWorker
 from sglang.srt.speculative.glance.kernels import cpu
@@ -172,7 +173,12 @@ def runner(**fields: Any) -> Fields:
 class Sampler:
     """Stands for SGLang's, which plain decoding calls with the same arguments."""
 
-    def __call__(self, output: Any, *_: Any) -> torch.Tensor:
+    def __call__(self, output: Any, info: Any, *_: Any) -> torch.Tensor:
+        if info.sampling_mask_batch_indices is not None:
+            rows = len(info.sampling_mask_batch_indices)
+            output.sampling_mask_output = SamplingMaskOutput(
+                empty(rows, 4), empty(rows), empty(rows), empty(rows, 4), empty(rows)
+            )
         return output.next_token_logits.argmax(-1)
 
     def _preprocess_logits(self, logits: torch.Tensor, info: Any) -> torch.Tensor:
@@ -251,6 +257,7 @@ def worker(
         made = GlanceWorker.__new__(GlanceWorker)
         target, draft_runner = runner(), runner(is_draft_worker=True, forward=draft_pass)
         made.config, made.rounds, made.plain_rounds = CONFIG, log, NoMetrics()
+        made.watch = AcceptWatch("head")
         made.ops = ops_for(torch.device("cpu"))
         warm(made.ops, CONFIG.block, CONFIG.topk, CONFIG.budget, GPU)
         made.window = Window(CONFIG.window, CONTEXT, target.req_to_token_pool.req_to_token)
@@ -290,6 +297,13 @@ BATCHES = {
         [request(processor="{}"), request()],
         (None, None),
         sampling_info=sampling(has_custom_logit_processor=True),
+    ),
+    "sampling masks": lambda: batch_of(
+        [request()] * 2,
+        (None, None),
+        sampling_info=sampling(
+            sampling_mask_batch_indices=empty(1), sampling_support_logprobs_capture_indices=empty(1)
+        ),
     ),
     "log-probabilities": lambda: batch_of(
         [request()] * 2, (None, None), return_logprob=True, top_logprobs_nums=[3, 0]

@@ -8,11 +8,9 @@ from typing import Any
 from sglang.srt.arg_groups.overrides import declare_resolution, resolving_view
 from sglang.srt.runtime_context import get_platform
 
-CHOICE = "handle_attention_backend_compatibility"  # SGLang's step that picks a default
-
 
 def prefer_flashinfer(server_args: Any, previous: Callable[[Any], None]) -> None:
-    """Before SGLang picks a backend for a GLANCE server on a GPU, give it ours.
+    """SGLang's step that picks a backend, and before it ours for a GLANCE server on a GPU.
 
     SGLang picks before an algorithm settles its flags. Where ``--speculative-eagle-topk`` is absent
     or 1 it would take FA3 on Hopper, and on Blackwell a backend that reads no tree mask.
