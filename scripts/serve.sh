@@ -4,7 +4,7 @@ set -euo pipefail
 data="$PWD/python/sglang/glance/data"
 flags=(--speculative-algorithm GLANCE --speculative-draft-model-path "$data/glance-head")
 if [[ $DEVICE == cpu ]]; then
-    cores=$(nproc)  # half of them compute; see compute_threads in python/sglang/glance/server.py
+    cores=$(nproc)  # half of them compute; see compute_threads in python/sglang/glance/flags.py
     export SGLANG_USE_CPU_ENGINE=1 OMP_NUM_THREADS="${OMP_NUM_THREADS:-$((cores > 1 ? cores / 2 : 1))}"
 fi
 cat <<TEXT

@@ -36,6 +36,7 @@ def server_args(**changes) -> SimpleNamespace:
         "prefill_attention_backend": None,
         "decode_attention_backend": None,
         "max_running_requests": 8,
+        "enable_memory_saver": False,
         "enable_mixed_chunk": True,
         "disable_overlap_schedule": False,
     }
@@ -73,6 +74,11 @@ def test_a_cpu_server_without_a_backend_gets_the_one_that_reads_the_mask():
 
 def test_cpu_schedules_without_overlap():
     assert settled().disable_overlap_schedule is True
+
+
+def test_a_memory_saver_keeps_the_head_for_the_time_after_its_release():
+    """Updates bring back the target's weights alone."""
+    assert settled(enable_memory_saver=True).enable_draft_weights_cpu_backup is True
 
 
 OTHER_VALUES = {

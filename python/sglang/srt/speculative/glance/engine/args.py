@@ -186,6 +186,9 @@ def settle(args: Any) -> None:
         args.max_running_requests = MAX_RUNNING_REQUESTS
         logger.info("GLANCE: --max-running-requests not given, using %d", MAX_RUNNING_REQUESTS)
     args.enable_mixed_chunk = False
+    if args.enable_memory_saver:
+        # Released weights come back by an update, which is the target's alone.
+        args.enable_draft_weights_cpu_backup = True
     if _device(args) == "cpu":
         args.disable_overlap_schedule = True
     logger.info(

@@ -18,6 +18,8 @@ TESTED = ("0.5.23",)
 
 _SRT = "sglang.srt"
 _SPEC = f"{_SRT}.speculative"
+_WEIGHTS = f"{_SRT}.model_executor.model_runner_components.weight_updater:WeightUpdater"
+_CONTROL = f"{_SRT}.managers.tokenizer_control_mixin:TokenizerControlMixin"
 
 SURFACE: dict[str, tuple[str, ...] | None] = {
     # registration and arguments
@@ -61,6 +63,15 @@ SURFACE: dict[str, tuple[str, ...] | None] = {
         "is_draft_worker",
     ),
     f"{_SPEC}.dflash_utils:validate_dflash_request": ("req", "enable_overlap"),
+    f"{_SPEC}.spec_sampling_mask:validate_spec_sampling_mask_request": ("req", "spec_algorithm"),
+    # weights that change
+    f"{_SRT}.managers.scheduler_components.weight_updater:"
+    "SchedulerWeightUpdaterManager._select_runners": ("selector",),
+    f"{_WEIGHTS}.update_weights_from_tensor": ("named_tensors", "load_format"),
+    f"{_WEIGHTS}.load_weights_from_distributed": ("named_tensors",),
+    f"{_WEIGHTS}.end_weight_update": ("run_post_load",),
+    f"{_CONTROL}.release_memory_occupation": ("obj", "request"),
+    f"{_CONTROL}.resume_memory_occupation": ("obj", "request"),
     # between rounds
     f"{_SRT}.managers.overlap_utils:FutureMap": (
         "device",
@@ -120,6 +131,7 @@ SURFACE: dict[str, tuple[str, ...] | None] = {
         "seq_lens",
     ),
     f"{_SPEC}.dflash_worker_v2:DFlashWorkerV2._defer_target_verify_gather": (),
+    f"{_SPEC}.dflash_worker_v2:DFlashWorkerV2._init_fused_kv_helper": (),
     f"{_SPEC}.dflash_worker_v2:DFlashWorkerV2._maybe_build_draft_sampler": (),
     f"{_SPEC}.dflash_worker_v2:DFlashWorkerV2.init_attention_backends": (),
     f"{_SPEC}.dflash_worker_v2:DFlashWorkerV2.init_cuda_graphs": (),
@@ -218,6 +230,14 @@ SURFACE: dict[str, tuple[str, ...] | None] = {
         "logprob_logits",
     ),
     f"{_SRT}.layers.sampler:Sampler._preprocess_logits": ("logits", "sampling_info"),
+    f"{_SRT}.layers.logits_processor:SamplingMaskOutput": (
+        "token_ids",
+        "lengths",
+        "selected_logprobs",
+        "support_logprobs",
+        "statuses",
+        "num_accept_tokens",
+    ),
     f"{_SRT}.sampling.sampling_batch_info:SamplingBatchInfo.copy_for_forward": (),
     f"{_SRT}.layers.logprob_processor:compute_spec_logprobs": (
         "batch",
