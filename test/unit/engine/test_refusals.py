@@ -19,7 +19,7 @@ def request(
     ids: list[int] | None = None, processor: str | None = None, **params: object
 ) -> SimpleNamespace:
     return SimpleNamespace(
-        origin_input_ids=[1] if ids is None else ids,
+        origin_input_ids_unpadded=[1] if ids is None else ids,
         sampling_params=SamplingParams(**params),
         vocab_size=512,
         custom_logit_processor=processor,

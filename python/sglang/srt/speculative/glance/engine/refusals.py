@@ -14,10 +14,11 @@ def ends_the_server(req: Any) -> str | None:
     The host lets these through; one of them takes every other request down with it. A refused
     request still passes through the sampler once, so what would fail there is taken out of it.
     """
-    if not req.origin_input_ids:
+    if not req.origin_input_ids_unpadded:
         return "the prompt is empty: it must hold at least one token"
-    # Pictures are put in later: here every id is a token.
-    lowest, highest = min(req.origin_input_ids), max(req.origin_input_ids)
+    # A picture's places are filled in later, but in the earlier turns of a session.
+    tokens = req.origin_input_ids_unpadded
+    lowest, highest = min(tokens), max(tokens)
     if lowest < 0 or highest >= req.vocab_size:
         got = lowest if lowest < 0 else highest
         return f"input_ids: got {got}, expected ids in [0, {req.vocab_size - 1}]"
