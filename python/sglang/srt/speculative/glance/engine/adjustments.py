@@ -18,6 +18,7 @@ from sglang.srt.speculative.glance.engine.refusals import (
     cannot_be_sampled,
     ends_the_server,
     logprobs_out_of_range,
+    scores_several_places,
 )
 from sglang.srt.speculative.glance.engine.stopping import (
     cut_runs,
@@ -68,7 +69,12 @@ def refuse_request(original: Callable, req: Any, enable_overlap: bool) -> str | 
     """Reason why a request cannot be served (HTTP 400), or None."""
     if req.return_hidden_states:
         return "return_hidden_states is not supported with GLANCE: drop it from the request"
-    return ends_the_server(req) or cannot_be_sampled(req) or original(req, enable_overlap)
+    return (
+        ends_the_server(req)
+        or cannot_be_sampled(req)
+        or scores_several_places(req)
+        or original(req, enable_overlap)
+    )
 
 
 def refuse_at_the_door(original: Callable, manager: Any, obj: Any, input_ids: Any) -> None:
@@ -152,7 +158,8 @@ ADJUSTMENTS = (
         "sglang.srt.speculative.dflash_utils.validate_dflash_request",
         refuse_request,
         "tapped states occupy the hidden-states output; the tree's sampling supports are not kept; "
-        "the sampler has no seeded min_p: requests for these must be refused",
+        "the sampler has no seeded min_p; places of a prompt are scored without tapped states: "
+        "requests for these must be refused",
         "upstream asks the algorithm which requests it serves",
     ),
     Adjustment(

@@ -57,6 +57,16 @@ def cannot_be_sampled(req: Any) -> str | None:
     return None
 
 
+def scores_several_places(req: Any) -> str | None:
+    """Why this request cannot be scored, or None. The host scores places of one prompt from their
+    logits alone, and drops the tapped states that the head's K/V are made of."""
+    for field in ("token_indices_to_pool", "multi_item_delimiter_indices"):
+        if getattr(req, field) is not None:
+            setattr(req, field, None)
+            return f"{field} is not supported with GLANCE: score one place of a prompt a request"
+    return None
+
+
 def logprobs_out_of_range(obj: Any, vocab_size: int) -> str | None:
     """Why what a request wants to know of log-probabilities would end the scheduler, or None.
     ``obj``: the request as it came, one prompt."""

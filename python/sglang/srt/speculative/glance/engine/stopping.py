@@ -42,27 +42,30 @@ def _cut(req: Any, run: list[int]) -> list[int]:
 
 
 def _until_the_end(req: Any, run: list[int]) -> list[int]:
-    """Ask the host after each token of ``run``, as in plain decoding. Leaves ``req`` as it was, and
-    the verdict for :func:`settle_as_decided`.
+    """Ask the host where ``run`` ends. Leaves ``req`` as it was, and the verdict for
+    :func:`settle_as_decided`.
 
-    Asked once for the whole run, the host would look for stop strings before EOS, and take the
-    first string of the request's list that occurs anywhere, even behind an earlier stop.
+    Stop strings are asked for token by token, as in plain decoding: of a whole run the host looks
+    for them before EOS, and takes the first of the request's list that occurs anywhere, even
+    behind an earlier stop.
     """
     num_before, abort, grammar = len(req.output_ids), req.to_finish, req.grammar
     stood = vars(req).pop("grammar_had_ended", None)
+    strings = req.sampling_params.stop_strs or req.sampling_params.stop_regex_strs
+    size = 1 if strings else len(run)
     req.to_finish = None  # an aborted answer is the start of plain decoding's too
-    for num_tokens, token in enumerate(run, 1):
-        req.output_ids.append(token)
+    for end in range(size, len(run) + 1, size):
+        req.output_ids.extend(run[end - size : end])
         # The grammar has read the whole run already.
-        req.grammar = grammar if num_tokens == len(run) and stood is not False else None
-        req.update_finish_state()
+        req.grammar = grammar if end == len(run) and stood is not False else None
+        req.update_finish_state(size)
         if req.finished():
             break
     if stood is not None:
         grammar.finished = req.finished()  # what the host sets next
         req.grammar_had_ended = grammar.is_terminated()
-    kept = list(req.output_ids[num_before:])  # the host replaces an id outside the vocabulary
     req.verdict = Verdict(abort or req.finished_reason, req.finished_len)
+    kept = list(req.output_ids[num_before : req.finished_len])  # ids as the host mended them
     del req.output_ids[num_before:]
     req.finished_reason = req.finished_len = None
     req.to_finish, req.grammar = abort, grammar
