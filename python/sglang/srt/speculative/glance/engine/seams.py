@@ -247,7 +247,11 @@ SURFACE: dict[str, tuple[str, ...] | None] = {
         "chain_stride",
     ),
     f"{_SRT}.managers.utils:GenerationBatchResult": None,
+    f"{_SRT}.managers.scheduler_components.batch_result_processor:"
+    "SchedulerBatchResultProcessor._resolve_spec_v2_tokens": ("result", "batch"),
+    f"{_SRT}.managers.schedule_batch:Req.is_prefill_only": None,
     f"{_SRT}.managers.schedule_batch:Req.update_finish_state": ("new_accepted_len",),
+    f"{_SRT}.session.streaming_session:StreamingSession.try_cache_finished_req": ("req",),
     f"{_SRT}.sampling.custom_logit_processor:CustomLogitProcessor": None,
     f"{_SRT}.managers.tokenizer_manager:TokenizerManager._tokenize_one_request": ("obj",),
     f"{_SRT}.managers.tokenizer_manager:TokenizerManager._validate_one_request": (

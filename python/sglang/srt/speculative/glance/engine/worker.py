@@ -9,13 +9,13 @@ import torch
 from sglang.kernels.ops.speculative.cache_locs import assign_extend_cache_locs_uniform_func
 from sglang.srt.arg_groups.overrides import resolving_view
 from sglang.srt.layers.logprob_processor import compute_spec_logprobs
+from sglang.srt.managers.schedule_batch import Req
 from sglang.srt.managers.utils import GenerationBatchResult
 from sglang.srt.runtime_context import get_exec, get_spec
 from sglang.srt.speculative.dflash_worker_v2 import DFlashWorkerV2
 from sglang.srt.speculative.glance.core.accept import shorten
 from sglang.srt.speculative.glance.core.positions import block_positions
 from sglang.srt.speculative.glance.engine import commit, seams
-from sglang.srt.speculative.glance.engine.adjustments import watch_ends_of_grammars
 from sglang.srt.speculative.glance.engine.capture import install_capture
 from sglang.srt.speculative.glance.engine.cpu import StackedContextKV, suit_head
 from sglang.srt.speculative.glance.engine.draft import BlockDrafter
@@ -26,6 +26,10 @@ from sglang.srt.speculative.glance.engine.models import load_config
 from sglang.srt.speculative.glance.engine.penalties import resume
 from sglang.srt.speculative.glance.engine.rounds import RoundLog
 from sglang.srt.speculative.glance.engine.sampling import keep_path_masks, plain_reason
+from sglang.srt.speculative.glance.engine.stopping import (
+    takes_no_token,
+    watch_ends_of_grammars,
+)
 from sglang.srt.speculative.glance.engine.verify import TreeVerifier
 from sglang.srt.speculative.glance.engine.watch import AcceptWatch
 from sglang.srt.speculative.glance.engine.weights import HeadUpdater
@@ -49,6 +53,7 @@ class GlanceWorker(DFlashWorkerV2):
         self.speculative_num_draft_tokens = self.config.budget
         if self.device == "cpu":
             suit_head(self.draft_model)
+        Req.is_prefill_only = property(takes_no_token)  # no hook replaces a property
         self.context_kv = self._context_kv()
         runner = self.draft_model_runner
         runner.weight_updater = HeadUpdater(runner.weight_updater, self._head_changed)
