@@ -44,6 +44,7 @@ __all__ = [
     "picture_prompts",
     "start",
     "tokens_per_round",
+    "wait_until_up",
     "whole_chat",
 ]
 

@@ -19,6 +19,7 @@ from sglang.srt.speculative.glance.engine.refusals import (
     ends_the_server,
     logprobs_out_of_range,
 )
+from xgrammar import apply_token_bitmask_inplace
 
 
 class Adjustment(NamedTuple):
@@ -157,6 +158,21 @@ def watch_ends_of_grammars(reqs: Sequence[Any]) -> None:
             req.grammar_had_ended = req.grammar.is_terminated()
 
 
+def reasoning_ends_with_answer(original: Callable, req: Any, new_accepted_len: int = 1) -> None:
+    """Reasoning is the output's beginning: none of its tokens lies behind the end."""
+    original(req, new_accepted_len)
+    if req.finished_len is not None:
+        req.reasoning_tokens = min(req.reasoning_tokens, req.finished_len)
+
+
+def mask_on_cpu(original: Callable, logits: torch.Tensor, vocab_mask: torch.Tensor) -> None:
+    """``logits [n, V]``, in place; ``vocab_mask [n, ceil(V / 32)] int32``."""
+    if logits.device.type == "cpu":
+        apply_token_bitmask_inplace(logits, vocab_mask, backend="cpu")
+    else:
+        original(logits=logits, vocab_mask=vocab_mask)
+
+
 def our_product_takes(weight: torch.Tensor) -> bool:
     """Whether this project's `sgl_kernel` is here: it multiplies float32 and bfloat16, a row the
     same in any batch. SGLang's own has no float32, and reads another layout."""
@@ -224,6 +240,18 @@ ADJUSTMENTS = (
         stop_in_order,
         "of several stops in one accepted run the host may take a later one",
         "upstream takes the earliest stop of a run",
+    ),
+    Adjustment(
+        "sglang.srt.managers.schedule_batch.Req.update_finish_state",
+        reasoning_ends_with_answer,
+        "tokens of an accepted run behind the request's end are counted as reasoning tokens",
+        "upstream counts up to the end",
+    ),
+    Adjustment(
+        "sglang.srt.constrained.xgrammar_backend.XGrammarGrammarBackend.apply_vocab_mask",
+        mask_on_cpu,
+        "on a CPU the mask of strict thinking without a grammar ends the scheduler",
+        "upstream applies this mask on a CPU, as it does a grammar's",
     ),
     Adjustment(
         "sglang.srt.layers.amx_utils.dtype_is_supported",
