@@ -23,7 +23,7 @@ Rows = dict[str, dict[str, Any]]
 
 MODEL = str(READER)
 TEXT = "Name: PARIS\nTotal: 12.50\nRead all lines."
-PICTURE = encode(form(3))
+PICTURE = encode(form(3))  # a data URL
 IDS = [40 + i % 200 for i in range(30)]
 STREAM = {"stream": True, "stream_options": {"include_usage": True}}
 GREEDY = {"model": MODEL, "temperature": 0}
@@ -51,7 +51,7 @@ TURNS = [
 
 def chat_call(**more: Any) -> Call:
     """About a picture; ``messages`` instead of it."""
-    shown = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PICTURE}"}}
+    shown = {"type": "image_url", "image_url": {"url": PICTURE}}
     asked = [shown, {"type": "text", "text": "Read all lines."}]
     body = {**GREEDY, "messages": [{"role": "user", "content": asked}], "max_tokens": 40, **more}
     return Call("/v1/chat/completions", body)
@@ -62,7 +62,7 @@ def completion(**more: Any) -> Call:
 
 
 def response(picture: bool = False, **more: Any) -> Call:
-    shown = {"type": "input_image", "image_url": f"data:image/png;base64,{PICTURE}"}
+    shown = {"type": "input_image", "image_url": PICTURE}
     asked = [shown, {"type": "input_text", "text": "Read all lines."}]
     said = [{"role": "user", "content": asked}] if picture else TEXT
     return Call("/v1/responses", {**GREEDY, "input": said, "max_output_tokens": 40, **more})
@@ -70,7 +70,7 @@ def response(picture: bool = False, **more: Any) -> Call:
 
 def message(picture: bool = False, **more: Any) -> Call:
     """Anthropic's."""
-    source = {"type": "base64", "media_type": "image/png", "data": PICTURE}
+    source = {"type": "base64", "media_type": "image/png", "data": PICTURE.partition(",")[2]}
     asked = [{"type": "image", "source": source}, {"type": "text", "text": "Read all lines."}]
     said = [{"role": "user", "content": asked if picture else TEXT}]
     return Call("/v1/messages", {**GREEDY, "messages": said, "max_tokens": 40, **more})

@@ -96,7 +96,7 @@ def parsing(logs: Path) -> Iterator[tuple[Server, Server]]:
     env = {"SGLANG_ENABLE_NAN_LOGITS_CHECK": "1", "SGLANG_ENABLE_ASYNC_ASSERT": "1"}
     flags = ["--page-size", "64", "--enable-response-store", "--served-model-name", str(READER)]
     flags += ["--reasoning-parser", "qwen3", "--enable-strict-thinking"]
-    flags += ["--tool-call-parser", "qwen25"]
+    flags += ["--tool-call-parser", "qwen25", "--constrained-json-disable-any-whitespace"]
     few = {"SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION": "8", **env}
     with (
         booting(READER, logs / "parsing-plain.log", *PLAIN, *flags, env=env) as plain,

@@ -1,4 +1,4 @@
-"""Large pages: plain decoding's tokens and log-probabilities, turns on cached prefixes, few pages."""
+"""Large pages: tokens and log-probabilities, turns on cached prefixes, a pool of few pages."""
 
 from __future__ import annotations
 
@@ -59,7 +59,6 @@ def test_batch_in_few_pages(pair: tuple[Server, Server], prompts: list[dict]) ->
 
 
 def test_logprobs(pair: tuple[Server, Server], questions: list[dict]) -> None:
-    ours, plain = pair
     for request in (questions[0], questions[14], {"text": chat("Count: 1, 2, 3, 4, 5, 6,")}):
         asked = {**request, "extra": LOGPROBS}
         replies = [server.generate(asked, **LONG) for server in pair]
@@ -70,7 +69,6 @@ def test_logprobs(pair: tuple[Server, Server], questions: list[dict]) -> None:
 
 def test_turns_on_cached_prefixes(pair: tuple[Server, Server], questions: list[dict]) -> None:
     """A picture first, then text about it; each turn's prompt holds all answers before it."""
-    ours, plain = pair
     for server in pair:
         server.flush_cache()
     asks = ["Read all lines.", "What is the Total?", "Read all lines again.", "Describe the image."]
@@ -85,7 +83,7 @@ def test_turns_on_cached_prefixes(pair: tuple[Server, Server], questions: list[d
         warm.append(answers[0])
         prompt += answers[0].text + "<|im_end|>\n"
     assert warm[-1].meta["cached_tokens"] > warm[1].meta["cached_tokens"] > 0
-    cold = [cold_answer(ours, request) for request in turns]
+    cold = [cold_answer(pair[0], request) for request in turns]
     assert_identical(cold, warm)
     assert tokens_per_round(warm[1:]) >= WARM * tokens_per_round(cold[1:])
 

@@ -7,7 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sglang.srt.managers.schedule_batch import FINISH_ABORT, Req
 from sglang.srt.sampling.sampling_params import SamplingParams
-from sglang.srt.speculative.glance.engine.adjustments import stop_in_order, watch_ends_of_grammars
+from sglang.srt.speculative.glance.engine.adjustments import (
+    reasoning_ends_with_answer,
+    stop_in_order,
+    watch_ends_of_grammars,
+)
 
 EOS = 9
 
@@ -106,6 +110,28 @@ def test_an_aborted_answer_is_the_start_of_plain_decodings(ids, first, size, sto
     reason, output = ended(req)
     assert reason["type"] == "abort"
     assert output == whole[: start + size]
+
+
+def reasoning_tokens(ids: list[int], cuts: list[int], limit: int) -> int:
+    """Counted before the host looks for the end; reasoning ends by the tokens 1, 2."""
+    req = request([], limit)
+    for start, end in zip([0, *cuts], [*cuts, len(ids)]):
+        req.output_ids.extend(ids[start:end])
+        req.update_reasoning_tokens(ids[start:end], [1, 2])
+        reasoning_ends_with_answer(Req.update_finish_state, req, end - start)
+        if req.finished():
+            break
+    return req.reasoning_tokens
+
+
+@given(
+    ids=st.lists(st.sampled_from([1, 2, 3, EOS]), min_size=1, max_size=14),
+    cut=st.integers(1, 14),
+    limit=st.integers(1, 14),
+)
+def test_reasoning_tokens_of_an_accepted_run_end_with_the_answer(ids, cut, limit):
+    cuts = [cut] if cut < len(ids) else []
+    assert reasoning_tokens(ids, cuts, limit) == reasoning_tokens(ids, range(1, len(ids)), limit)
 
 
 class Grammar:
