@@ -30,25 +30,26 @@ setup: ; @$(MAKE) --no-print-directory --silent -j2 $(STAMP)-kernel $(STAMP)-gla
 endif
 
 demo: setup  ## start the server twice, plain and GLANCE, ask both about pictures, compare
-	@$(BIN)/python -m sglang.glance demo $(ARGS)
+	@$(BIN)/python -m sglang_glance demo $(ARGS)
 
 serve: setup  ## serve the shipped model with GLANCE (PORT=30000)
 	@BIN=$(BIN) DEVICE=$(DEVICE) PORT=$(PORT) scripts/serve.sh $(ARGS)
 
 bench: setup  ## time plain decoding and GLANCE; split a round into its phases
-	@$(BIN)/python -m sglang.glance bench $(ARGS)
+	@$(BIN)/python -m sglang_glance bench $(ARGS)
 
 audit: setup  ## compare GLANCE's tokens with plain decoding's; ARGS as in `... audit --help`
-	@$(BIN)/python -m sglang.glance audit $(ARGS)
+	@$(BIN)/python -m sglang_glance audit $(ARGS)
 
 doctor: setup  ## what is installed, and whether GLANCE can start
-	@$(BIN)/python -m sglang.glance doctor $(ARGS)
+	@$(BIN)/python -m sglang_glance doctor $(ARGS)
 
-check: setup $(STAMP)-dev  ## lint, formatting, layers, sizes
+check: setup $(STAMP)-dev  ## lint, formatting, layers, sizes, Dockerfile
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python scripts/layers.py
 	$(BIN)/python scripts/sizes.py
+	$(BIN)/hadolint Dockerfile
 
 format: $(STAMP)-dev  ## put the sources in ruff's format
 	$(BIN)/ruff check --fix .

@@ -1,15 +1,32 @@
-"""Entry point of the GLANCE overlay: makes the overlay importable, then registers the algorithm.
+"""Entry points of the GLANCE overlay: SGLang's plugin, and the command line.
 
 SGLang calls :func:`register` in every engine process through the entry-point group
-``sglang.srt.plugins``. Nothing of SGLang is imported before that.
+``sglang.srt.plugins``; the console script ``glance`` calls :func:`main`. Nothing of SGLang is
+imported before that: its own import takes seconds.
 """
 
 from __future__ import annotations
 
 import sys
+from importlib import metadata, util
 from pathlib import Path
 
 __version__ = "0.1.0"
+
+COMMANDS = {
+    "doctor": "whether a target and a head can be served here, and why not",
+    "demo": "ask plain decoding and GLANCE about the same pictures, compare",
+    "audit": "send the same requests to both, compare the tokens",
+    "bench": "time plain decoding and GLANCE, split a round into its phases",
+    "law": "fit the entropy law to GLANCE's rounds, per task and pooled",
+    "train": "make a GLANCE head for a target, from prompts and pictures",
+    "tasks": "make pictures with questions: captions, charts, documents, ...",
+    "reader": "train the small reader that is shipped on the tasks",
+}
+USAGE = "usage: glance COMMAND [--help] | --version\n\n" + "\n".join(
+    f"  {name:8} {what}" for name, what in COMMANDS.items()
+)
+HELP = {"-h", "--help"}
 
 
 def extend_host_path() -> None:
@@ -33,16 +50,46 @@ def register() -> None:
     plugin.register()
 
 
-def main() -> int:
-    """``python -m sglang_glance``: the offline tools, whatever way SGLang is installed."""
+def main(argv: list[str] | None = None) -> int:
+    """``glance``: the offline tools, whatever way SGLang is installed. Returns the exit code."""
+    name, *rest = (sys.argv[1:] if argv is None else argv) or ["--help"]
+    if name in HELP:
+        print(USAGE)
+        return 0
+    if name == "--version":
+        print(version())
+        return 0
+    if name not in COMMANDS:
+        print(f"glance: no command {name!r}; there are {', '.join(COMMANDS)}", file=sys.stderr)
+        return 2
     try:
+        if HELP & set(rest):
+            _leave_host_unexecuted()
         extend_host_path()
     except ImportError as error:
-        print(f"sglang cannot be imported: {error}; install sglang==0.5.23", file=sys.stderr)
-        return 1
-    from sglang.glance.__main__ import main as tools
+        print(
+            f"glance: sglang cannot be imported ({error}): install sglang==0.5.23", file=sys.stderr
+        )
+        return 2
+    from sglang.glance.command import run
 
-    return tools()
+    return run(name, rest)
+
+
+def version() -> str:
+    try:
+        host = metadata.version("sglang")
+    except metadata.PackageNotFoundError:
+        host = "absent"
+    return f"glance {__version__} (sglang {host})"
+
+
+def _leave_host_unexecuted() -> None:
+    """For a command's ``--help``: the package ``sglang`` as a name and a path, without the seconds
+    that its ``__init__`` takes. The process ends once help is printed."""
+    spec = util.find_spec("sglang") if "sglang" not in sys.modules else None
+    if spec is not None:
+        sys.modules["sglang"] = util.module_from_spec(spec)
 
 
 if __name__ == "__main__":

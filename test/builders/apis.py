@@ -6,9 +6,9 @@ import json
 from typing import Any, NamedTuple
 
 from builders.pictures import encode, form
+from builders.prompts import chat
 from builders.shipped import token
 from sglang.glance.assets import READER
-from sglang.glance.server import chat
 
 
 class Call(NamedTuple):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from harness import Plain, Server
 from sglang.glance import audit
+from sglang.glance.command import run
 
 
 def test_two_running_servers(
@@ -30,5 +31,5 @@ def test_two_running_servers(
 def test_servers_in_the_wrong_places(
     glance: Server, plain: Plain, capsys: pytest.CaptureFixture
 ) -> None:
-    assert audit.main(["--plain-url", glance.url, "--glance-url", plain.server.url]) == 2
+    assert run("audit", ["--plain-url", glance.url, "--glance-url", plain.server.url]) == 2
     assert "runs --speculative-algorithm GLANCE" in capsys.readouterr().err

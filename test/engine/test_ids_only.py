@@ -63,6 +63,7 @@ def test_replies_are_plain_decodings(pair: tuple[Server, Server], questions: lis
         ours, expected = (send(server, call) for server in pair)
         assert expected.status == 200, (name, expected)
         assert_same(ours, expected)
+    del asks["embeddings"]  # SGLang cannot put them into a batch with ids
     together = (send_together(server, list(asks.values())) for server in pair)
     assert_same(*together)
 

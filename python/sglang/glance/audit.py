@@ -1,4 +1,4 @@
-"""``python -m sglang.glance audit``: does GLANCE give the tokens that plain decoding gives?
+"""``glance audit``: does GLANCE give the tokens that plain decoding gives?
 
 The same greedy requests go to plain decoding, to plain decoding again (the control: what it does
 not repeat itself, nobody can be held to), and to GLANCE. Two running servers are given by URL; a
@@ -23,29 +23,26 @@ from __future__ import annotations
 import argparse
 import contextlib
 import math
-import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import msgspec
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
-from sglang.glance.assets import HEAD, READER
+from sglang.glance.arms import COLD, NAMES, arms
 from sglang.glance.audit_client import (
-    FAILURES,
     Endpoint,
-    Question,
     Reply,
-    load_questions,
     shipped_questions,
 )
-from sglang.glance.bench import COLD, arms
 from sglang.glance.figures import GLANCE, PLAIN
-from sglang.glance.files import write_json
-from sglang.glance.server import CPU_FLAGS, serve, unwind_on_signals
+from sglang.glance.files import check_file, write_json
+from sglang.glance.options import Parser, add_models, settle_models
+from sglang.glance.progress import bar, waiting
+from sglang.glance.prompts import Prompt, load_prompts
+from sglang.glance.server import log_folder, starting, wait_until_up
+from sglang.glance.terminal import messages, output, table
 
 ULP_AT_16 = {"float32": 2.0**-19, "float16": 2.0**-6, "bfloat16": 2.0**-3}
 NEAR_TIE_ULPS = 4
@@ -160,52 +157,53 @@ def same_model(plain: Endpoint, glance: Endpoint) -> tuple[str, str]:
 
 def collect(
     endpoint: Endpoint,
-    questions: Sequence[Question],
+    questions: Sequence[Prompt],
     options: argparse.Namespace,
-    progress: Progress,
+    console: Console,
     name: str,
     margins: bool = False,
 ) -> list[Reply]:
     """Every question's greedy answer, ``--parallel`` at a time."""
-    bar = progress.add_task(name, total=len(questions))
     out = []
-    with ThreadPoolExecutor(options.parallel) as pool:
-        ask = lambda question: endpoint.ask(question, options.max_tokens, margins)  # noqa: E731
+    ask = partial(endpoint.ask, max_tokens=options.max_tokens, margins=margins)
+    with (
+        bar(console, name, len(questions)) as advance,
+        ThreadPoolExecutor(options.parallel) as pool,
+    ):
         for reply in pool.map(ask, questions):
             out.append(reply)
-            progress.advance(bar)
+            advance()
     return out
 
 
 @contextlib.contextmanager
-def server_of(options: argparse.Namespace, arm: str) -> Iterator[Endpoint]:
+def server_of(
+    options: argparse.Namespace, arm: str, logs: Path, console: Console
+) -> Iterator[Endpoint]:
     """The server given by URL, or one started here."""
     given = options.plain_url if arm == PLAIN else options.glance_url
     if given:
         yield Endpoint(given)
         return
-    import torch
-
-    device = () if torch.cuda.is_available() else CPU_FLAGS
     flags = ["--dtype", options.dtype, *arms(options.head_path)[arm]]
-    with tempfile.TemporaryDirectory(prefix="glance-audit-") as logs:
-        log = Path(logs) / f"{arm}.log"
-        with serve(options.model_path, log, *flags, env=COLD, device_flags=device) as server:
-            yield Endpoint(server.url)
+    with starting(options.model_path, logs / f"{arm}.log", *flags, env=COLD) as server:
+        with waiting(console, f"starting a server: {NAMES[arm]}"):
+            wait_until_up(server)
+        yield Endpoint(server.url)
 
 
 def run(options: argparse.Namespace, console: Console) -> Audit:
-    questions = load_questions(options.requests) if options.requests else shipped_questions()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
-        with server_of(options, PLAIN) as plain:
+    given = options.requests
+    questions = load_prompts(given) if given else shipped_questions()
+    with log_folder("audit") as logs:
+        with server_of(options, PLAIN, logs, console) as plain:
             if options.glance_url:  # before an hour is spent on one of them
                 same_model(plain, Endpoint(options.glance_url))
             about = plain.description()
-            expected = collect(plain, questions, options, progress, "plain", margins=True)
-            control = collect(plain, questions, options, progress, "plain again, the control")
-        with server_of(options, GLANCE) as glance:
-            got = collect(glance, questions, options, progress, "GLANCE")
+            expected = collect(plain, questions, options, console, "plain", margins=True)
+            control = collect(plain, questions, options, console, "plain again, the control")
+        with server_of(options, GLANCE, logs, console) as glance:
+            got = collect(glance, questions, options, console, "GLANCE")
     bound = near_tie_bound(about["dtype"]) if options.bound is None else options.bound
     tokens, divergences = compare(expected, got, bound)
     _, strayed = compare(expected, control, bound)
@@ -236,39 +234,33 @@ def show(audit: Audit, console: Console) -> None:
     for name, rows in (("GLANCE", audit.divergences), ("control", audit.control_divergences)):
         if not rows:
             continue
-        table = Table(title=f"{name}: first divergences", title_justify="left")
-        for column in ("request", "token", "plain id", "its id", "top-2 margin", "gap", ""):
-            table.add_column(column)
+        columns = ("request", "token", "plain id", "its id", "top-2 margin", "gap", "")
+        found = table(f"{name}: first divergences", right=columns)
         for row in rows[:MOST_SHOWN]:
             cells = (row.request, row.position, row.plain_id, row.other_id)
             numbers = [f"{x:.4g}" if x is not None else "-" for x in (row.margin, row.gap)]
             said = "near tie" if row.near_tie else "FAULT"
-            table.add_row(*("-" if x is None else str(x) for x in cells), *numbers, said)
-        console.print(table)
+            found.add_row(*("-" if x is None else str(x) for x in cells), *numbers, said)
+        console.print(found, "")
     accept = "-" if audit.accept_length is None else f"{audit.accept_length:.2f}"
     console.print(
         f"{audit.model}, {audit.dtype}: {audit.requests} requests, {audit.compared_tokens} tokens "
         f"compared, {accept} tokens a verify round\n{len(audit.divergences)} divergences, "
         f"{len(audit.faults)} over the bound of {audit.bound:g}; control: "
         f"{len(audit.control_divergences)}\nverdict: {audit.verdict}",
-        highlight=False,
+        markup=False,
         soft_wrap=True,
     )
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m sglang.glance audit",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser("audit", __doc__)
     parser.add_argument("--plain-url", help="a running server without speculation")
     parser.add_argument("--glance-url", help="a running server of the same model with GLANCE")
-    parser.add_argument("--model-path", type=Path, default=READER, help="start both servers")
-    parser.add_argument("--head-path", type=Path, default=HEAD)
+    add_models(parser)
     parser.add_argument("--dtype", default="float32", help="of servers started here")
     parser.add_argument(
-        "--requests", type=Path, help="JSONL with `prompt` and `image` or `images`, one a line"
+        "--requests", type=Path, help="JSONL file, or folder with prompts.jsonl (docs/requests.md)"
     )
     parser.add_argument("--max-tokens", type=int, default=128, help="of an answer")
     parser.add_argument("--parallel", type=int, default=1, help="requests at a time")
@@ -286,15 +278,10 @@ def main(argv: list[str] | None = None) -> int:
         parser.error("--parallel and --max-tokens must be at least 1")
     if options.bound is not None and not 0 <= options.bound < math.inf:
         parser.error(f"--bound {options.bound}: expected a finite number of at least 0")
-    try:
-        with unwind_on_signals():
-            audit = run(options, Console(stderr=True))
-    except FAILURES as error:
-        print(f"audit: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    show(audit, Console())
+    settle_models(parser, options)
+    check_file("--json", options.json)
+    audit = run(options, messages())
+    show(audit, output())
     if options.json:
         write_json(options.json, audit)
     return 0 if audit.verdict in ("identical", "near ties only") else 1

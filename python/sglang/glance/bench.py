@@ -1,4 +1,4 @@
-"""``python -m sglang.glance bench``: GLANCE against plain decoding and its baselines, one run.
+"""``glance bench``: GLANCE against plain decoding and its baselines, one run.
 
 Every arm is a real server; a dtype's servers run side by side and idle ones sleep. Each question
 goes to the arms one after the other, in an order that rotates, so that a slow moment of the machine
@@ -9,61 +9,38 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 import msgspec
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from sglang.glance.assets import EAGLE3_HEAD, HEAD, PICTURES, READER
-from sglang.glance.figures import GLANCE, PHASES, PLAIN, Row, Run, load, save
+from sglang.glance.arms import COLD, ROUND_LOG_ENV, arms
+from sglang.glance.assets import EAGLE3_HEAD, PICTURES
+from sglang.glance.figures import PHASES, PLAIN, ROWS, Row, Run, keeping, load
+from sglang.glance.files import check_folder, write_json
 from sglang.glance.machine import describe
+from sglang.glance.options import Parser, add_models, is_shipped, settle_models
+from sglang.glance.plots import draw
+from sglang.glance.progress import bar, waiting
+from sglang.glance.prompter import Prompter
+from sglang.glance.prompts import files, load_prompts
 from sglang.glance.report import show
 from sglang.glance.served import write_served
 from sglang.glance.server import (
     START_TIMEOUT_S,
     Answer,
     Server,
-    picture_prompts,
+    log_folder,
     starting,
-    unwind_on_signals,
     wait_until_up,
 )
-
-ROUND_LOG_ENV = "SGLANG_GLANCE_ROUND_LOG"
-# The vision encoder's output is cached by picture and survives a flush; off, so repeats pay for it.
-COLD = {"SGLANG_VLM_CACHE_SIZE_MB": "0"}
-
-
-def arms(
-    head: Path, eagle3_head: Path | None = None, budgets: Sequence[int] = ()
-) -> dict[str, list[str]]:
-    """Server flags of each arm, plain decoding first. ``budgets``: more trees, a ``glance-N`` for
-    each N tokens verified."""
-    glance = ["--speculative-algorithm", "GLANCE", "--speculative-draft-model-path", str(head)]
-    size = "--speculative-num-draft-tokens"
-    every = {
-        PLAIN: [],
-        GLANCE: glance,
-        "chain": [*glance, "--speculative-eagle-topk", "1"],
-        **{f"{GLANCE}-{budget}": [*glance, size, str(budget)] for budget in budgets},
-        "ngram": ["--speculative-algorithm", "NGRAM", size, "8"],
-    }
-    if eagle3_head:
-        head_path = ["--speculative-draft-model-path", str(eagle3_head)]
-        eagle3 = ["--speculative-algorithm", "EAGLE3", *head_path, size, "32"]
-        eagle3 += ["--speculative-eagle-topk", "8", "--speculative-num-steps"]
-        every |= {
-            "eagle3": [*eagle3, "8"],
-            "eagle3-3": [*eagle3, "3"],
-            "ngram-32": ["--speculative-algorithm", "NGRAM", size, "32"],
-        }
-    return every
+from sglang.glance.summary import summarise
+from sglang.glance.terminal import messages, output
 
 
 @dataclass
@@ -204,9 +181,8 @@ def round_log_ms(model: Path, rounds: int = 1000) -> float:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m sglang.glance bench", description=__doc__)
-    parser.add_argument("--model-path", type=Path, default=READER)
-    parser.add_argument("--head-path", type=Path, default=HEAD)
+    parser = Parser("bench", __doc__)
+    add_models(parser)
     parser.add_argument("--dtype", nargs="+", default=["float32", "bfloat16"])
     parser.add_argument("--batch", nargs="+", type=int, default=[1], help="requests at a time")
     parser.add_argument("--repeats", type=int, default=3)
@@ -220,10 +196,18 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--arms", nargs="+", help="default: all")
     parser.add_argument(
-        "--requests", type=Path, default=PICTURES, help="folder with prompts.jsonl and pictures"
+        "--requests",
+        type=Path,
+        default=PICTURES,
+        help="JSONL file, or folder with prompts.jsonl (docs/requests.md)",
     )
     parser.add_argument("--max-new-tokens", type=int, default=64)
-    parser.add_argument("--out", type=Path, help="folder to keep run.json and rows.jsonl in")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="keep rows.jsonl (as they come), run.json, summary.json and plots there",
+    )
     parser.add_argument(
         "--card", type=Path, metavar="HEAD", help="write the accept lengths into this head's card"
     )
@@ -231,66 +215,89 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> dict[str, list[str]]:
+    """The chosen arms. Everything that can be refused is refused here."""
+    settle_models(parser, options)
+    if is_shipped(options.model_path) and not options.eagle3_head_path:
+        options.eagle3_head_path = EAGLE3_HEAD
+    every = arms(options.head_path, eagle3_head=options.eagle3_head_path, budgets=options.budgets)
+    unknown = sorted(set(options.arms or ()) - set(every))
+    if unknown:
+        parser.error(f"--arms: got {', '.join(unknown)}; expected among {', '.join(every)}")
+    for name, least in (("repeats", 1), ("max_new_tokens", 2)):
+        if getattr(options, name) < least:
+            parser.error(f"--{name.replace('_', '-')} must be at least {least}")
+    if min(options.batch) < 1:
+        parser.error("--batch must be at least 1")
+    if options.out:
+        check_folder("--out", options.out)
+        if (options.out / ROWS).exists():
+            parser.error(f"--out: {options.out} holds a run already; choose another folder")
+        if find_spec("matplotlib") is None:
+            parser.error("--out draws plots with matplotlib: pip install matplotlib")
+    return {
+        name: flags for name, flags in every.items() if name in {PLAIN, *(options.arms or every)}
+    }
+
+
 def run(
     options: argparse.Namespace, chosen: dict[str, list[str]], console: Console
 ) -> tuple[Run, list[Row]]:
+    """Measure all of it; with ``--out`` each row is kept before the next is asked for."""
     heads = [head for head in (options.head_path, options.eagle3_head_path) if head]
-    provenance = describe([options.model_path, *heads, options.requests])
-    prompts = picture_prompts(options.requests)
+    prompter = Prompter(options.model_path)
+    questions = load_prompts(options.requests, prompter.count)
+    provenance = describe([options.model_path, *heads, *files(options.requests, questions)])
+    prompts = [prompter.request(row) for row in questions]
+    shipped = is_shipped(options.model_path)
+    measured = Run(provenance, chosen, {}, round_log_ms(options.model_path), shipped)
     rows: list[Row] = []
-    boot_s: dict[str, float] = {}
-    passes = len(options.batch) * options.repeats * len(chosen) * len(prompts)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with (
-        tempfile.TemporaryDirectory(prefix="glance-bench-") as logs,
-        Progress(*columns, console=console) as progress,
-    ):
+    with log_folder("bench") as logs, keeping(options.out, measured) as keep:
         for dtype in options.dtype:
-            bar = progress.add_task(f"{dtype}: starting {len(chosen)} servers", total=passes)
-            started = time.perf_counter()
-            with running(chosen, options.model_path, dtype, Path(logs)) as up:
-                boot_s[dtype] = round(time.perf_counter() - started, 1)
-                progress.update(bar, description=f"{dtype}: asking")
-                for arm in up:
-                    warm_up(arm, prompts, max(options.batch))
-                for batch in options.batch:
-                    asked = measure(
-                        up, prompts, dtype, batch, options.repeats, options.max_new_tokens
-                    )
-                    for row in asked:
-                        rows.append(row)
-                        progress.advance(bar)
-                progress.update(bar, description=f"{dtype}: stopping")
-            progress.update(bar, description=dtype)
-    return Run(provenance, chosen, boot_s, round_log_ms(options.model_path)), rows
+            with contextlib.ExitStack() as stack:
+                started = time.perf_counter()
+                with waiting(console, f"{dtype}: starting {len(chosen)} servers"):
+                    up = stack.enter_context(running(chosen, options.model_path, dtype, logs))
+                measured.boot_s[dtype] = round(time.perf_counter() - started, 1)
+                for row in asked(up, prompts, dtype, options, console):
+                    keep(row)
+                    rows.append(row)
+    return measured, rows
+
+
+def asked(
+    up: Sequence[Arm],
+    prompts: Sequence[dict],
+    dtype: str,
+    options: argparse.Namespace,
+    console: Console,
+) -> Iterator[Row]:
+    """All rows of one dtype, batch size by batch size."""
+    for arm in up:
+        warm_up(arm, prompts, max(options.batch))
+    total = len(options.batch) * options.repeats * len(up) * len(prompts)
+    with bar(console, f"{dtype}: asking", total) as advance:
+        for batch in options.batch:
+            for row in measure(up, prompts, dtype, batch, options.repeats, options.max_new_tokens):
+                yield row
+                advance()
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(argv)
-    if options.model_path == READER and not options.eagle3_head_path:
-        options.eagle3_head_path = EAGLE3_HEAD
-    every = arms(options.head_path, eagle3_head=options.eagle3_head_path, budgets=options.budgets)
     if options.card and not (options.card / "card.json").exists():
         parser.error(f"--card: got {options.card}, which holds no card.json; expected a head's")
-    unknown = sorted(set(options.arms or ()) - set(every))
-    if unknown:
-        parser.error(f"--arms: got {', '.join(unknown)}; expected among {', '.join(every)}")
-    chosen = {k: v for k, v in every.items() if k in {PLAIN, *(options.arms or every)}}
-    console = Console(stderr=True)
-    with unwind_on_signals():
-        if options.show:
-            measured, rows = load(options.show)
-        else:
-            measured, rows = run(options, chosen, console)
-    if options.out:
-        save(options.out, measured, rows)
+    if options.show:
+        measured, rows = load(options.show)
+    else:
+        measured, rows = run(options, _check(parser, options), messages())
     if options.card:
         write_served(options.card, measured, rows)
-    show(measured, rows, Console(width=None if sys.stdout.isatty() else 120))
+    summary = summarise(measured, rows)
+    show(summary, output())
+    if options.out and not options.show:
+        write_json(options.out / "summary.json", summary)
+        for path in draw(summary, options.out):
+            print(path)
     return 0

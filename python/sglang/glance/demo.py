@@ -1,4 +1,4 @@
-"""``python -m sglang.glance demo``: the same questions to plain decoding and to GLANCE.
+"""``glance demo``: the same questions to plain decoding and to GLANCE.
 
 Two real servers, one after the other. Each answers every question twice: first shown as it streams
 (which also warms the server up), then timed with nothing shown, caches emptied in between. The
@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
-from rich.text import Text
-from sglang.glance.assets import HEAD, PICTURES, READER
-from sglang.glance.bench import COLD, arms
+from sglang.glance.arms import COLD, NAMES, arms
+from sglang.glance.assets import PICTURES
 from sglang.glance.figures import (
     GLANCE,
     PLAIN,
@@ -29,10 +26,15 @@ from sglang.glance.figures import (
     end_to_end_tok_s,
     prompts,
 )
+from sglang.glance.files import check_file, write_json
 from sglang.glance.machine import describe
-from sglang.glance.server import Answer, Server, picture_prompts, serve, unwind_on_signals
-
-NAMES = {PLAIN: "plain decoding", GLANCE: "GLANCE"}
+from sglang.glance.options import Parser, add_models, settle_models
+from sglang.glance.progress import bar, waiting
+from sglang.glance.prompter import Prompter
+from sglang.glance.prompts import load_prompts
+from sglang.glance.server import Answer, Server, log_folder, starting, wait_until_up
+from sglang.glance.terminal import note, output
+from sglang.glance.terminal import table as new_table
 
 
 def line(text: str, width: int) -> str:
@@ -46,31 +48,17 @@ def shown(
 ) -> list[Answer]:
     """Ask every question and show its answer as it grows."""
     answers = []
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[answer]}", markup=False),
-    )
-    with Progress(
-        *columns,
-        console=console,
-        transient=True,
-        refresh_per_second=20,
-        disable=not console.is_terminal,
-    ) as progress:
-        bar = progress.add_task(NAMES[arm], total=len(questions), answer="")
+    with bar(console, NAMES[arm], len(questions)) as advance:
         for number, question in enumerate(questions):
             for answer in server.stream(question):
-                progress.update(bar, answer=line(answer.text, console.width - 50))
+                advance(0, line(answer.text, console.width - 70))
             answers.append(answer)
-            progress.advance(bar)
+            advance()
             rounds = f", {answer.rounds} rounds" if answer.rounds else ""
-            said = (
-                f"[{arm}] {number + 1:2d} {question['task']:11s} {line(answer.text, 60)}  "
-                f"({len(answer.ids)} tokens{rounds}, {answer.total_s:.2f} s)"
-            )
-            console.print(Text(said), soft_wrap=True)
+            said = f"({len(answer.ids)} tokens{rounds}, {answer.total_s:.2f} s)"
+            asked = f"[{arm}] {number + 1:2d} {question['task']:11s}"
+            width = console.width - len(asked) - len(said) - 3
+            note(console, f"{asked} {line(answer.text, width)} {said}")
             if number == 0:
                 took = time.perf_counter() - started
                 console.print(f"first answer {took:.0f} s after the server's start")
@@ -82,18 +70,11 @@ def timed(
 ) -> list[Row]:
     """Ask every question again, quietly, from an empty cache."""
     server.flush_cache()
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
     rows = []
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as progress:
-        for number in progress.track(range(len(questions)), description="the same again, timed"):
-            answer = server.timed(questions[number])
+    with bar(console, "the same again, timed", len(questions)) as advance:
+        for number, question in enumerate(questions):
+            answer = server.timed(question)
+            advance()
             rows.append(
                 Row(
                     dtype=dtype,
@@ -101,7 +82,7 @@ def timed(
                     batch=1,
                     repeat=0,
                     prompt=number,
-                    task=questions[number]["task"],
+                    task=question["task"],
                     ids=answer.ids,
                     rounds=answer.rounds,
                     first_s=answer.first_s,
@@ -121,19 +102,15 @@ def ask(
     console: Console,
 ) -> tuple[list[Answer], list[Row]]:
     """One server's shown answers and timed rows. The server has stopped on return."""
-    started = time.perf_counter()
-    with tempfile.TemporaryDirectory(prefix="glance-demo-") as logs:
-        log = Path(logs) / f"{arm}.log"
-        note = f"starting the server: {NAMES[arm]}, {options.dtype}"
-        console.print(f"{note} (20 to 60 s, mostly imports)")
-        with (
-            console.status(note) as status,
-            serve(options.model_path, log, "--dtype", options.dtype, *flags, env=COLD) as server,
-        ):
-            status.stop()
-            console.print(f"up after {time.perf_counter() - started:.0f} s")
-            answers = shown(server, arm, questions, console, started)
-            return answers, timed(server, arm, options.dtype, questions, console)
+    started, given = time.perf_counter(), ("--dtype", options.dtype, *flags)
+    with (
+        log_folder("demo") as logs,
+        starting(options.model_path, logs / f"{arm}.log", *given, env=COLD) as server,
+    ):
+        with waiting(console, f"starting a server: {NAMES[arm]}, {options.dtype}"):
+            wait_until_up(server)
+        answers = shown(server, arm, questions, console, started)
+        return answers, timed(server, arm, options.dtype, questions, console)
 
 
 def departures(plain: Sequence[Answer | Row], glance: Sequence[Answer | Row]) -> list[int]:
@@ -168,59 +145,49 @@ def result(
 
 
 def table(out: dict, differ: Sequence[int]) -> Table:
-    what = Table(title=f"{out['requests']} questions, {out['tokens']} tokens, {out['dtype']}")
-    for name in ("", NAMES[PLAIN], NAMES[GLANCE], "GLANCE / plain"):
-        what.add_column(name, justify="left" if not name else "right")
-    what.add_row(
-        "tokens/s, decode only",
-        f"{out['plain_tok_s']}",
-        f"{out['glance_tok_s']}",
-        f"{out['speedup']:.2f}x",
-    )
-    what.add_row(
-        "tokens/s, end to end",
-        f"{out['plain_tok_s_end_to_end']}",
-        f"{out['glance_tok_s_end_to_end']}",
-        f"{out['speedup_end_to_end']:.2f}x",
-    )
+    title = f"{out['requests']} questions, {out['tokens']} tokens, {out['dtype']}"
+    what = new_table(title, "", right=(NAMES[PLAIN], NAMES[GLANCE], "GLANCE / plain"))
+    for name, key in (("decode only", ""), ("end to end", "_end_to_end")):
+        speeds = (f"{out[f'{arm}_tok_s{key}']}" for arm in (PLAIN, GLANCE))
+        what.add_row(f"tokens/s, {name}", *speeds, f"{out[f'speedup{key}']:.2f}x")
     what.add_row("tokens a round (accept length)", "1", f"{out['accept_length']:.2f}", "")
     verdict = "yes, all" if not differ else "NO: questions " + ", ".join(map(str, differ))
     what.add_row("token ids identical", "", verdict, "")
-    what.caption = (
-        "decode only = (tokens - requests) / time from each first to last token; end to end = "
-        "tokens / time from sending to last token; accept length = (tokens - requests) / rounds"
-    )
     return what
 
 
+FORMULAS = (
+    "decode only = (tokens - requests) / time from each first to last token; end to end = tokens / "
+    "time from sending to last token; accept length = (tokens - requests) / rounds"
+)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m sglang.glance demo", description=__doc__)
-    parser.add_argument("--model-path", type=Path, default=READER)
-    parser.add_argument("--head-path", type=Path, default=HEAD)
+    parser = Parser("demo", __doc__)
+    add_models(parser)
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the last line here too")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="keep the last line here too")
     return parser
 
 
 def main(argv: list[str] | None = None) -> int:
     """Exit code 1 if ids differ in float32; bfloat16 may part at near ties and only reports it."""
-    options = _parser().parse_args(argv)
-    console = Console(highlight=False)
-    questions = picture_prompts(PICTURES)
+    parser = _parser()
+    options = parser.parse_args(argv)
+    settle_models(parser, options)
+    check_file("--json", options.json)
+    console = output()
+    prompter = Prompter(options.model_path)
+    questions = [prompter.request(row) for row in load_prompts(PICTURES, prompter.count)]
     flags = arms(options.head_path)
-    try:
-        with unwind_on_signals():
-            told, plain = ask(PLAIN, flags[PLAIN], options, questions, console)
-            drafted, glance = ask(GLANCE, flags[GLANCE], options, questions, console)
-    except KeyboardInterrupt:
-        console.print("interrupted; the servers have stopped")
-        return 130
+    told, plain = ask(PLAIN, flags[PLAIN], options, questions, console)
+    drafted, glance = ask(GLANCE, flags[GLANCE], options, questions, console)
     differ = sorted({*departures(told, drafted), *departures(plain, glance)})
     made = describe([])
     out = result(plain, glance, differ, f"{made.machine}, {made.cores} cores, {made.kernels}")
-    console.print(table(out, differ))
+    console.print("", table(out, differ), "", FORMULAS)
     last = json.dumps(out)
-    if options.json:
-        options.json.write_text(last + "\n")
     print(last, flush=True)
+    if options.json:
+        write_json(options.json, out)
     return 1 if differ and options.dtype == "float32" else 0

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from sglang.glance.files import write_json
+from sglang.glance.files import Lines, write_json
 from sglang.glance.machine import Provenance
+from sglang.glance.prompts import POOLED
 
 PLAIN, GLANCE = "plain", "glance"
-POOLED = "all"
 PHASES = ("draft", "tree", "verify", "accept", "commit")
 OVERHEAD = "engine"
 RESAMPLES = 2000
@@ -45,24 +46,44 @@ class Row(msgspec.Struct, frozen=True):
 
 class Run(msgspec.Struct, frozen=True):
     """What ``run.json`` holds. ``arms``: each arm's server flags; ``boot_s``: start to first reply;
-    ``round_log_ms``: what logging one round costs."""
+    ``round_log_ms``: what logging one round costs; ``shipped``: whether the target is."""
 
     provenance: Provenance
     arms: dict[str, list[str]]
     boot_s: dict[str, float]
     round_log_ms: float
+    shipped: bool = False
 
 
-def save(folder: Path, run: Run, rows: Iterable[Row]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "run.json", run)
-    (folder / "rows.jsonl").write_bytes(b"".join(msgspec.json.encode(r) + b"\n" for r in rows))
+RUN, ROWS = "run.json", "rows.jsonl"
+
+
+@contextmanager
+def keeping(folder: Path | None, run: Run) -> Iterator[Callable[[Row], None]]:
+    """Keeps rows as they come, so that a run cut short can be shown; ``run`` is written first, and
+    again at the end. Without a folder nothing is kept."""
+    if folder is None:
+        yield lambda row: None
+        return
+    folder.mkdir(exist_ok=True)
+    rows = Lines(folder / ROWS)
+    try:
+        write_json(folder / RUN, run)
+        yield rows.add
+    finally:
+        rows.close()
+    write_json(folder / RUN, run)
 
 
 def load(folder: Path) -> tuple[Run, list[Row]]:
-    run = msgspec.json.decode((folder / "run.json").read_bytes(), type=Run)
-    lines = (folder / "rows.jsonl").read_bytes().splitlines()
-    return run, [msgspec.json.decode(line, type=Row) for line in lines]
+    """A kept run. A last row that was cut short is left out."""
+    lines = (folder / ROWS).read_bytes().splitlines(keepends=True)
+    try:
+        run = msgspec.json.decode((folder / RUN).read_bytes(), type=Run)
+        decode = msgspec.json.Decoder(Row).decode
+        return run, [decode(line) for line in lines if line.endswith(b"\n")]
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"{folder} holds no run of bench: {error}") from error
 
 
 class Prompt(NamedTuple):
@@ -75,7 +96,9 @@ class Prompt(NamedTuple):
     rate_s: float
 
 
-class Interval(NamedTuple):
+class Interval(msgspec.Struct, frozen=True):
+    """95 %; NaN where one prompt is all there is."""
+
     value: float
     low: float
     high: float

@@ -1,33 +1,31 @@
-"""A real SGLang server over HTTP, started and stopped from Python, and the shipped prompts."""
+"""A real SGLang server over HTTP, started and stopped from Python."""
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import os
+import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 
 import requests
+from sglang.glance import leash
+from sglang.glance.failures import Failed, Unanswered
+from sglang.glance.flags import environment, short_lived, this_device
 
 START_TIMEOUT_S = 300
 STOP_TIMEOUT_S = 10
-# The pool is bounded by its tokens. The memory fraction only has to be generous: what any other
-# process takes while a server loads counts against it.
-_CPU_LINE = (
-    "--device cpu --attention-backend intel_amx --mem-fraction-static 0.8 --max-total-tokens 12000 "
-    "--max-running-requests 8 --skip-server-warmup --sleep-on-idle"
-)
-CPU_FLAGS = tuple(_CPU_LINE.split())
+EXCEPTION_LINE = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Refusal|Exit)(?:: (.+))?$")
 ONE_MESSAGE = 1 << 20  # a stream interval above any answer: first token, then the rest at the end
 
 
@@ -35,13 +33,6 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
-
-
-def compute_threads() -> dict[str, str]:
-    """Half of the cores compute. OpenMP's threads wait for each other by spinning: where one
-    shares its core with a client or the engine's other processes, a layer can take ten times as
-    long."""
-    return {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // 2))}
 
 
 def one_connection_each() -> requests.Session:
@@ -94,7 +85,7 @@ class Server:
                 first_s = now if first_s is None else first_s
                 out = json.loads(line[6:])
                 if "error" in out:
-                    raise RuntimeError(f"the server broke off an answer: {out['error']}")
+                    raise Failed(f"the server broke off an answer: {out['error']}")
                 yield Answer(out["output_ids"], out["text"], out["meta_info"], first_s, now)
 
     def timed(self, request: dict, **sampling) -> Answer:
@@ -117,7 +108,7 @@ class Server:
             if self.session.post(f"{self.url}/flush_cache", timeout=60).ok:
                 return
             time.sleep(0.1)
-        raise RuntimeError("the server kept refusing /flush_cache for 5 s")
+        raise Failed("the server kept refusing /flush_cache for 5 s")
 
     def tail(self, lines: int = 40) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
@@ -140,15 +131,31 @@ class Server:
 
 
 @contextlib.contextmanager
+def log_folder(command: str) -> Iterator[Path]:
+    """A folder for the logs of a command's servers, kept where the command fails."""
+    folder = Path(tempfile.mkdtemp(prefix=f"glance-{command}-"))
+    kept = False
+    try:
+        yield folder
+    except Exception:
+        kept = True
+        raise
+    finally:
+        if not kept:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
 def serve(
     model: Path,
     log: Path,
     *flags: str,
     env: dict[str, str] | None = None,
-    device_flags: Sequence[str] = CPU_FLAGS,
+    device: str | None = None,
+    context: int | None = None,
 ) -> Iterator[Server]:
     """Start a server, wait until it answers, stop it and its children at the end."""
-    with starting(model, log, *flags, env=env, device_flags=device_flags) as server:
+    with starting(model, log, *flags, env=env, device=device, context=context) as server:
         wait_until_up(server)
         yield server
 
@@ -159,23 +166,39 @@ def starting(
     log: Path,
     *flags: str,
     env: dict[str, str] | None = None,
-    device_flags: Sequence[str] = CPU_FLAGS,
+    device: str | None = None,
+    context: int | None = None,
 ) -> Iterator[Server]:
-    """Start a server and yield before it is up, so that several can start side by side."""
-    port = free_port()
-    command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(model)]
-    command += ["--host", "127.0.0.1", "--port", str(port), *device_flags, *flags]
-    environment = {**os.environ, **(env or {})}
+    """Start a server and yield before it is up, so that several can start side by side.
+
+    ``device``: this machine's, where not given; ``context``: the longest request, in tokens. The
+    server ends with this process, however this process ends (:mod:`sglang.glance.leash`).
+    """
+    port, device = free_port(), device or this_device()
+    command = [sys.executable, "-I", "-S", leash.__file__, sys.executable]
+    command += ["-m", "sglang.launch_server", "--model-path", str(model)]
+    command += ["--host", "127.0.0.1", "--port", str(port)]
+    command += [*short_lived(device, context), *flags]
+    variables = {**environment(device), **os.environ, **(env or {})}
     # An engine is three processes that import the same modules: the first keeps the bytecode.
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    if "cpu" in device_flags:
-        environment = {"SGLANG_USE_CPU_ENGINE": "1", **compute_threads(), **environment}
+    variables.pop("PYTHONDONTWRITEBYTECODE", None)
     with log.open("wb") as out:
         process = subprocess.Popen(
-            command, stdout=out, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env=variables,
+            start_new_session=True,
         )
+    server = Server(f"http://127.0.0.1:{port}", process, log)
     try:
-        yield Server(f"http://127.0.0.1:{port}", process, log)
+        yield server
+    except (requests.ConnectionError, Unanswered) as error:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=2)  # its connection closes before the process has ended
+            raise ended(server, "while it was asked") from error
+        raise
     finally:
         stop(process)
 
@@ -184,14 +207,31 @@ def wait_until_up(server: Server, timeout_s: float = START_TIMEOUT_S) -> None:
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if server.process.poll() is not None:
-            raise RuntimeError(
-                f"server exited with {server.process.returncode} while starting:\n{server.tail()}"
-            )
+            raise ended(server, "while starting")
         with contextlib.suppress(requests.ConnectionError, requests.Timeout):
             if server.get("/health").ok:
                 return
         time.sleep(0.25)
-    raise TimeoutError(f"server not up after {timeout_s:.0f} s:\n{server.tail()}")
+    raise Failed(
+        f"a server was not up after {timeout_s:.0f} s; its log, {server.log}, ends:\n"
+        f"{server.tail(3)}"
+    )
+
+
+def ended(server: Server, when: str) -> Failed:
+    """Why a server ended: the last exception that its log names, or its last lines."""
+    code, log = server.process.returncode, server.log
+    return Failed(f"a server ended {when} (code {code}): {reason(log)}\nits log: {log}")
+
+
+def reason(log: Path) -> str:
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    named = [found for line in lines if (found := EXCEPTION_LINE.match(line))]
+    if not named:
+        return "its log ends:\n" + "\n".join(lines[-5:])
+    last = named[-1]
+    refused = last[1] and ("ValueError" in last[0] or "ConfigError" in last[0])
+    return last[1] if refused else last[0]
 
 
 def stop(process: subprocess.Popen) -> None:
@@ -209,38 +249,3 @@ def stop(process: subprocess.Popen) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-@contextlib.contextmanager
-def unwind_on_signals() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into an exit that runs ``finally`` blocks, so servers stop too."""
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    previous = {name: signal.signal(name, leave) for name in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for name, handler in previous.items():
-            signal.signal(name, handler)
-
-
-def chat(prompt: str, images: int = 0) -> str:
-    """The shipped reader's chat format."""
-    vision = "<|vision_start|><|image_pad|><|vision_end|>" * images
-    return f"<|im_start|>user\n{vision}{prompt}<|im_end|>\n<|im_start|>assistant\n"
-
-
-def picture_prompts(folder: Path) -> list[dict]:
-    """The shipped pictures with their questions, as ``/generate`` requests."""
-    rows = [json.loads(line) for line in (folder / "prompts.jsonl").read_text().splitlines()]
-    return [
-        {
-            "text": chat(row["prompt"], images=1),
-            "images": [base64.b64encode((folder / row["image"]).read_bytes()).decode()],
-            "task": row["task"],
-            "values": row["values"],
-        }
-        for row in rows
-    ]

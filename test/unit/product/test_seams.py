@@ -36,6 +36,8 @@ def rows_of(symbol: str) -> bool:
 # Read by the doctor alone, which reports what is missing.
 DOCTOR_ONLY = {
     "sglang.srt.arg_groups.choices:ATTENTION_BACKEND_CHOICES",
+    "sglang.srt.server_args:prepare_server_args",
+    "sglang.srt.utils.common:is_cpu",
     "sglang.srt.plugins:load_plugins",
     "sglang.srt.utils.common:cpu_has_amx_support",
 }

@@ -53,7 +53,9 @@ def test_declares_its_entry_point_and_its_host(wheel):
     with zipfile.ZipFile(wheel) as archive:
         (points,) = [n for n in archive.namelist() if n.endswith("entry_points.txt")]
         (about,) = [n for n in archive.namelist() if n.endswith("/METADATA")]
-        assert "glance = sglang_glance:register" in archive.read(points).decode()
+        declared = archive.read(points).decode()
+        assert "glance = sglang_glance:register" in declared
+        assert "[console_scripts]\nglance = sglang_glance:main" in declared
         assert "Requires-Dist: sglang==0.5.23" in archive.read(about).decode()
 
 

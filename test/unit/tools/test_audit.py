@@ -10,9 +10,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from sglang.glance import audit
 from sglang.glance.audit import compare, first_divergence, near_tie_bound
-from sglang.glance.audit_client import Question, Reply, load_questions
+from sglang.glance.audit_client import Reply
+from sglang.glance.command import run
 
 IDS = [7, 8, 9, 10]
 # At every position plain's best token leads token 50 by 2 logits and token 60 by 3.
@@ -89,15 +89,15 @@ def audited(serving: Callable[[Fake], Fake], tmp_path: Path) -> Callable[..., tu
     listed = tmp_path / "requests.jsonl"
     listed.write_text("\n".join(json.dumps({"prompt": f"q{i}"}) for i in range(3)))
 
-    def run(plain: Fake, glance: Fake, *flags: str) -> tuple[int, dict]:
+    def audits(plain: Fake, glance: Fake, *flags: str) -> tuple[int, dict]:
         serving(plain)
         serving(glance)
         out = tmp_path / "report.json"
         urls = ["--plain-url", plain.url, "--glance-url", glance.url]
-        code = audit.main([*urls, "--requests", str(listed), "--json", str(out), *flags])
+        code = run("audit", [*urls, "--requests", str(listed), "--json", str(out), *flags])
         return code, json.loads(out.read_text()) if out.exists() else {}
 
-    return run
+    return audits
 
 
 def test_equal_answers(audited: Callable) -> None:
@@ -196,13 +196,13 @@ def test_one_model_under_two_folders(audited: Callable) -> None:
 
 def test_a_server_that_is_not_there(capsys: pytest.CaptureFixture) -> None:
     nowhere = "http://127.0.0.1:9"
-    assert audit.main(["--plain-url", nowhere, "--glance-url", nowhere]) == 2
+    assert run("audit", ["--plain-url", nowhere, "--glance-url", nowhere]) == 2
     assert f"no answer from {nowhere}/model_info" in capsys.readouterr().err
 
 
 def test_one_url_alone_is_refused() -> None:
     with pytest.raises(SystemExit, match="2"):
-        audit.main(["--plain-url", "http://127.0.0.1:9"])
+        run("audit", ["--plain-url", "http://127.0.0.1:9"])
 
 
 def test_an_answer_that_ends_elsewhere_is_a_fault() -> None:
@@ -224,43 +224,3 @@ def test_the_bound_is_four_ulps() -> None:
         assert near[0] != near[1] and float(near[1] - near[0]) == ulp
         assert near_tie_bound(name) == 4 * ulp
     assert near_tie_bound("float32") == 0
-
-
-def test_questions_from_a_file(tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(b"png")
-    rows = [
-        {"prompt": "one", "image": "a.png"},
-        {"prompt": "two", "images": ["a.png", "https://host/b.jpg"]},
-        {"prompt": "none"},
-    ]
-    listed = tmp_path / "r.jsonl"
-    listed.write_text("\n\n".join(map(json.dumps, rows)) + "\n")
-    data = "data:image/png;base64,cG5n"
-    assert load_questions(listed) == [
-        Question("one", (data,)),
-        Question("two", (data, "https://host/b.jpg")),
-        Question("none"),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("{", "r.jsonl:2: not JSON"),
-        ('{"image": "a.png"}', "r.jsonl:2: expected an object with a text `prompt`"),
-        ("[1]", "r.jsonl:2: expected an object"),
-        ('{"prompt": "a", "image": "gone.png"}', "r.jsonl:2: no picture at"),
-        ('{"prompt": "a", "images": [3]}', "r.jsonl:2: expected `image` text"),
-    ],
-)
-def test_a_bad_line_is_named(tmp_path: Path, line: str, said: str) -> None:
-    listed = tmp_path / "r.jsonl"
-    listed.write_text('{"prompt": "fine"}\n' + line)
-    with pytest.raises(ValueError, match=said):
-        load_questions(listed)
-
-
-def test_an_empty_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "r.jsonl").write_text("\n")
-    with pytest.raises(ValueError, match="holds no requests"):
-        load_questions(tmp_path / "r.jsonl")

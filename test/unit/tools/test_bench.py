@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from sglang.glance import bench
-from sglang.glance.bench import Arm, arms, main, measure
+from sglang.glance import bench, command
+from sglang.glance.arms import arms
+from sglang.glance.bench import Arm, main, measure
 from sglang.glance.figures import PHASES
 from sglang.glance.server import Answer
 
@@ -91,7 +92,7 @@ def test_the_arms_of_heads_and_budgets() -> None:
 
 def test_an_unknown_arm_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        main(["--model-path", "another", "--arms", "glance", "eagle3"])
+        main(["--model-path", "a/target", "--head-path", "a/head", "--arms", "eagle3"])
     assert "got eagle3; expected among plain, glance, chain, ngram" in capsys.readouterr().err
 
 
@@ -103,6 +104,25 @@ def test_plain_is_always_among_the_arms(monkeypatch: pytest.MonkeyPatch) -> None
         raise KeyboardInterrupt
 
     monkeypatch.setattr(bench, "run", run)
-    with pytest.raises(KeyboardInterrupt):
-        main(["--arms", "ngram"])
+    assert command.run("bench", ["--arms", "ngram"]) == 130
     assert list(asked[0]) == ["plain", "ngram"]
+
+
+def test_rows_that_cannot_be_asked_are_refused_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    lines = [
+        {"prompt": "Hello."},
+        {"prompt": "a", "image": "gone.jpg"},
+        {"prompt": "<|image_pad|>"},
+        {"prompt": "b", "image": "https://host/b.jpg"},
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    assert main(["--requests", str(path)]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert [line.split(": ")[1 + (number == 0)] for number, line in enumerate(said)] == [
+        f"picture {tmp_path / 'gone.jpg'} cannot be read",
+        "the prompt has 1 image places for 0 images; it must not hold '<|image_pad|>' itself",
+        "picture https://host/b.jpg",
+    ]

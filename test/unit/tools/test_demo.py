@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from sglang.glance import demo
+from sglang.glance.command import run
 from sglang.glance.server import Answer
 
 KEYS = {
@@ -90,7 +91,7 @@ def test_an_interrupt_is_an_exit_code(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(demo, "ask", interrupt)
-    assert demo.main([]) == 130
+    assert run("demo", []) == 130
 
 
 def test_a_long_answer_keeps_its_end_on_one_line() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from sglang.glance.command import run
 from sglang.glance.law import main
 from sglang.glance.law.command import laws_of
 from sglang.glance.law.fit import CannotFit, fit_law, parameters
@@ -217,7 +218,7 @@ def test_files_that_hold_no_rounds(
 ) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(text)
-    assert main(["--rows", str(path)]) == 2
+    assert run("law", ["--rows", str(path)]) == 2
     assert said in capsys.readouterr().err
 
 
@@ -241,18 +242,6 @@ def test_wrong_flags_are_refused_before_work_starts(
 ) -> None:
     assert "--rows are kept already" in refused("--rows", "a", "--save", "b")
     assert "--parallel must be at least 1" in refused("--parallel", "0")
-    assert "/nowhere/law.json: no folder /nowhere" in refused("--json", "/nowhere/law.json")
-    monkeypatch.setattr("sglang.glance.law.command.find_spec", lambda name: None)
+    assert "expected a name that ends in .png" in refused("--plot", "law.txt")
+    monkeypatch.setattr("sglang.glance.law.cli.find_spec", lambda name: None)
     assert "--plot needs the package matplotlib" in refused("--plot", "law.png")
-
-
-def test_questions_without_a_task_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture
-) -> None:
-    path = tmp_path / "asked.jsonl"
-    path.write_text('{"prompt": "a", "task": "chart"}\n{"prompt": "b"}\n')
-    assert main(["--requests", str(path)]) == 2
-    assert "1 of 2 requests name no `task`" in capsys.readouterr().err
-    path.write_text('{"prompt": "a", "task": 3}\n')
-    assert main(["--requests", str(path)]) == 2
-    assert "asked.jsonl:1: expected `task` to be text, got 3" in capsys.readouterr().err

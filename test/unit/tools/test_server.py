@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +15,9 @@ from types import SimpleNamespace
 import pytest
 import requests
 from sglang.glance import server as server_module
-from sglang.glance.server import Server, starting, stop, unwind_on_signals, wait_until_up
+from sglang.glance.failures import Failed, Unanswered
+from sglang.glance.server import Server, log_folder, reason, starting, stop, wait_until_up
+from sglang.glance.signals import unwind_on_signals
 
 # A leader with a child in its group. Both write their ids; ``polite`` decides what SIGINT does.
 FAKE = """
@@ -125,15 +129,127 @@ def test_a_server_that_ends_while_starting_shows_its_log(tmp_path: Path) -> None
     log.write_text("no such model\n")
     process = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
     process.wait()
-    with pytest.raises(RuntimeError, match=r"exited with 3(.|\n)*no such model"):
+    with pytest.raises(Failed, match=rf"ended .*code 3(.|\n)*no such model(.|\n)*{log}"):
         wait_until_up(Server("http://127.0.0.1:1", process, log))
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        # A refusal: the message alone. It is what stands before the host's own farewell, too.
+        (
+            "File x\n  raise\nValueError: --tp-size: got 2\n[12:00] Received sigquit\n",
+            "--tp-size: got 2",
+        ),
+        ("a.b.HeadConfigError: head config field x: got 1\n", "head config field x: got 1"),
+        (
+            "KeyError: 'x'\nModuleNotFoundError: No module named 'v'\n",
+            "ModuleNotFoundError: No module named 'v'",
+        ),
+        ("AssertionError\n", "AssertionError"),
+        ("one\n\ntwo\nkilled\n", "its log ends:\none\ntwo\nkilled"),
+    ],
+)
+def test_the_reason_of_an_end_is_found_in_its_log(tmp_path: Path, log: str, said: str) -> None:
+    (tmp_path / "log").write_text(log)
+    assert reason(tmp_path / "log") == said
+
+
+def test_a_server_that_dies_while_it_is_asked_is_named(tmp_path: Path, stub: dict) -> None:
+    log = tmp_path / "log"
+    with (
+        pytest.raises(Failed, match="ended while it was asked .code -9.*its log ends") as told,
+        starting(tmp_path, log, env=stub, device="cpu") as server,
+    ):
+        written(tmp_path / "pids")
+        server.process.kill()
+        raise Unanswered("no answer")
+    assert str(log) in str(told.value)
+
+
+def test_logs_stay_where_a_command_failed() -> None:
+    with log_folder("test") as fine:
+        (fine / "log").touch()
+    with pytest.raises(KeyError), log_folder("test") as failed:
+        raise KeyError
+    assert not fine.exists() and failed.is_dir()
+    failed.rmdir()
+
+
+# `python -m sglang.launch_server` of a tree of processes, none of which ends when asked.
+STUB = """
+import os, signal, subprocess, sys, time
+for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(name, signal.SIG_IGN)
+depth = int(os.environ.get("DEPTH", 0))
+if depth < 2:
+    deeper = {**os.environ, "DEPTH": str(depth + 1)}
+    subprocess.Popen([sys.executable, "-m", "sglang.launch_server"], env=deeper)
+with open(os.environ["PIDS"], "a") as file:
+    file.write(f"{os.getpid()}\\n")
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def stub(tmp_path: Path) -> dict[str, str]:
+    """An environment in which SGLang is :data:`STUB`; ids of its three processes go to ``pids``."""
+    package = tmp_path / "stub" / "sglang"
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "launch_server.py").write_text(STUB)
+    return {"PYTHONPATH": str(package.parent), "PIDS": str(tmp_path / "pids")}
+
+
+def all_written(path: Path) -> list[int]:
+    deadline = time.monotonic() + 20
+    while len(pids := written(path)) < 3:
+        assert time.monotonic() < deadline, f"{len(pids)} of 3 processes started"
+        time.sleep(0.01)
+    return pids
+
+
+PARENT = """
+import sys, time, sglang_glance
+from pathlib import Path
+sglang_glance.extend_host_path()
+from sglang.glance.server import starting
+with starting(Path("model"), Path(sys.argv[1]), device="cpu"):
+    time.sleep(60)
+"""
+
+
+def test_no_server_outlives_a_killed_parent(tmp_path: Path, stub: dict[str, str]) -> None:
+    """kill -9, which nobody can catch: the server's children and theirs end too."""
+    command = [sys.executable, "-c", PARENT, str(tmp_path / "log")]
+    parent = subprocess.Popen(command, env={**os.environ, **stub})
+    pids = all_written(tmp_path / "pids")
+    assert all(map(alive, pids)) and parent.poll() is None
+    parent.kill()
+    parent.wait()
+    assert gone(pids)
+
+
+def test_a_server_outlives_the_thread_that_started_it(
+    tmp_path: Path, stub: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "STOP_TIMEOUT_S", 0.2)
+    with contextlib.ExitStack() as stack:
+        start = starting(tmp_path, tmp_path / "log", env=stub, device="cpu")
+        thread = threading.Thread(target=lambda: stack.enter_context(start))
+        thread.start()
+        thread.join()
+        pids = all_written(tmp_path / "pids")
+        time.sleep(0.2)
+        assert all(map(alive, pids))
+    assert gone(pids)
 
 
 def test_a_server_that_never_answers_times_out(tmp_path: Path) -> None:
     process, pids = start_fake(tmp_path / "pids", "polite")
     (tmp_path / "log").write_text("still loading\n")
     try:
-        with pytest.raises(TimeoutError, match="still loading"):
+        with pytest.raises(Failed, match="still loading"):
             wait_until_up(Server("http://127.0.0.1:1", process, tmp_path / "log"), timeout_s=0.3)
     finally:
         stop(process)

@@ -1,5 +1,5 @@
-"""``python -m sglang.glance law``: does the target's entropy say how far a draft gets?"""
+"""``glance law``: does the target's entropy say how far a draft gets?"""
 
-from sglang.glance.law.command import main
+from sglang.glance.law.cli import main
 
 __all__ = ["main"]

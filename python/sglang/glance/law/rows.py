@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+from sglang.glance.failures import Failed
 
 
 class LawRow(msgspec.Struct, frozen=True):
@@ -61,7 +62,7 @@ def join(lines: Iterable[Line], asked: Mapping[str, Asked]) -> list[LawRow]:
             left[rid] -= accept_len
     for rid, each in asked.items():
         if rounds[rid] != each.rounds:
-            raise RuntimeError(
+            raise Failed(
                 f"request {rid}: the server counts {each.rounds} rounds, its round log holds "
                 f"{rounds[rid]}; is the log this server's, and from the start?"
             )
@@ -70,7 +71,7 @@ def join(lines: Iterable[Line], asked: Mapping[str, Asked]) -> list[LawRow]:
 
 def read_log(path: Path) -> list[Line]:
     if not path.exists():
-        raise RuntimeError(f"no round log at {path}: the server verified no draft")
+        raise Failed(f"no round log at {path}: the server verified no draft")
     return [msgspec.json.decode(line, type=Line) for line in path.read_bytes().splitlines()]
 
 

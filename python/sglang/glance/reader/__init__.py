@@ -1,4 +1,4 @@
-"""``python -m sglang.glance reader``: train the small vision-language model that is shipped."""
+"""``glance reader``: train the small vision-language model that is shipped."""
 
 from __future__ import annotations
 

@@ -6,13 +6,13 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-
 from ..assets import READER
+from ..files import check_folder
+from ..options import Parser
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m sglang.glance reader", description=__doc__)
+    parser = Parser("reader", __doc__)
     parser.add_argument("folder", type=Path, help="checkpoint.pt, and reader/ as it is served")
     parser.add_argument("--init", type=Path, default=READER, help="a reader to start from")
     parser.add_argument("--steps", type=int, default=12000, help="steps in all (12000)")
@@ -46,17 +46,19 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     if not (args.init / "config.json").exists():
         parser.error(f"--init: got {args.init}, which holds no config.json; expected a reader")
+    check_folder("folder", args.folder)
     if args.scores:
-        from rich.console import Console
-
+        from ..terminal import output
         from .card import write_card
         from .measure import measure, show
 
         reader = args.folder / "reader"
         scores = measure(reader, args.folder / "scores", args.scores)
         write_card(reader, args.folder / "checkpoint.pt", args.batch, scores)
-        show(scores, Console())
+        show(scores, output())
         return 0
+    import torch
+
     from ..machine import describe
     from .loop import Progress, Training
 

@@ -11,6 +11,7 @@ import torch
 from torch.nn.functional import cross_entropy, linear
 from transformers import Qwen3VLForConditionalGeneration
 
+from ..files import whole
 from ..train.muon import Muon
 from .build import built, loaded, saved
 from .data import IGNORED, POOL, Batch, batches
@@ -154,9 +155,8 @@ class Training:
             "optimizers": [each.state_dict() for each in self.optimizers],
             "progress": vars(self.progress),
         }
-        fresh = self.path.with_suffix(".new")
-        torch.save(state, fresh)
-        fresh.replace(self.path)
+        with whole(self.path) as part:
+            torch.save(state, part)
 
     def step(self, batch: Batch) -> float:
         """Loss of the answers; of the second lesson, while the tower learns it alone."""

@@ -1,4 +1,4 @@
-"""``python -m sglang.glance tasks``: pictures with questions of five kinds, made from a seed."""
+"""``glance tasks``: pictures with questions of five kinds, made from a seed."""
 
 from __future__ import annotations
 

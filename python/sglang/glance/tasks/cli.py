@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 from PIL import Image
-from rich.progress import track
 
+from ..files import check_folder
+from ..options import Parser
+from ..progress import bar
+from ..terminal import messages
 from . import SPLITS, TASKS, make
 from .sample import HEIGHT, WIDTH, Sample
 
@@ -31,13 +33,14 @@ def write(folder: Path, split: str, count: int, start: int = 0) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "prompts.jsonl"
     pairs = [(task, index) for index in range(start, start + count) for task in TASKS]
-    with path.open("wb") as file:
-        for task, index in track(pairs, description=f"{split} samples"):
+    with path.open("wb") as file, bar(messages(), f"{split} samples", len(pairs)) as advance:
+        for task, index in pairs:
             sample = make(task, split, index)
             name = f"{index:06d}-{task}.png"
             sample.image.save(folder / name)
             row = Line(name, sample.prompt, sample.answer, task, list(sample.values))
             file.write(msgspec.json.encode(row) + b"\n")
+            advance()
     return path
 
 
@@ -62,7 +65,7 @@ def sheets(folder: Path, split: str) -> Iterator[Path]:
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog="python -m sglang.glance tasks", description=__doc__)
+    parser = Parser("tasks", __doc__)
     parser.add_argument("folder", type=Path, help="where prompts.jsonl, pictures and sheets go")
     parser.add_argument("--split", choices=SPLITS, default="heldout")
     parser.add_argument("--count", type=int, default=100, help="samples a task (100)")
@@ -70,6 +73,7 @@ def main(argv: Sequence[str]) -> int:
     args = parser.parse_args(argv)
     if args.count < 0 or args.start < 0:
         parser.error(f"got --count {args.count} --start {args.start}; expected neither below 0")
+    check_folder("folder", args.folder)
     print(write(args.folder, args.split, args.count, args.start))
     for path in sheets(args.folder, args.split):
         print(path)

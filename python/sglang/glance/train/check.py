@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from sglang.glance.prompter import Prompter
+from sglang.glance.prompts import InputError, Prompt, load_numbered, load_prompts
 from sglang.glance.train import eagle3
-from sglang.glance.train.data import InputError, Prompt, Row, each, picture, read
+from sglang.glance.train.data import Row
 from sglang.glance.train.objective import default_taps, head_config, mask_token
-from sglang.glance.train.target import Prompter
 from sglang.srt.speculative.glance.config import HeadConfigError, parse_head
 from sglang.srt.speculative.glance.engine.checkpoint import check_weights
+from sglang.srt.speculative.glance.fingerprint import fingerprint
 
 DEFAULT_BLOCK, DEFAULT_LAYERS, DEFAULT_CHAIN = 16, 5, 9
+DEFAULT_CONTEXT = 4096  # tokens, where the target does not end earlier
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -31,7 +34,8 @@ class Job(msgspec.Struct, frozen=True):
 
 
 def check(options: argparse.Namespace, config: Any, prompter: Prompter) -> Job:
-    """``config``: the target's. Raises :class:`InputError` before anything is written."""
+    """``config``: the target's. Settles what ``options`` leave to the target. Raises
+    :class:`InputError` before anything is written."""
     import torch
 
     _check_numbers(options)
@@ -41,6 +45,8 @@ def check(options: argparse.Namespace, config: Any, prompter: Prompter) -> Job:
     if importlib.util.find_spec("matplotlib") is None:
         raise InputError("the loss curve needs matplotlib: pip install 'sglang-glance[train]'")
     text = config.get_text_config()
+    if options.context_length is None:
+        options.context_length = min(DEFAULT_CONTEXT, text.max_position_embeddings)
     if options.context_length > text.max_position_embeddings:
         raise InputError(
             f"--context-length: got {options.context_length}, the target ends at "
@@ -69,9 +75,8 @@ def check_rows(
 ) -> list[Row]:
     """Rows with an answer to learn from: two tokens or more."""
 
-    def checked(row: Row) -> Row:
-        image = None if row.image is None else picture(path.parent, row.image)
-        num_prompt = prompter.count(row.prompt, image)
+    def check_row(row: Row) -> None:
+        num_prompt = prompter.count(row)
         if num_prompt != row.num_prompt:
             raise ValueError(
                 f"num_prompt is {row.num_prompt}, the target's processor counts {num_prompt} "
@@ -84,27 +89,23 @@ def check_rows(
                 f"{num_prompt} prompt tokens and {len(row.ids)} of the answer exceed "
                 f"--context-length {options.context_length}"
             )
-        return row
 
-    kept = [row for row in each(read(path, Row), path, checked) if len(row.ids) > 1]
+    kept = [row for row in load_prompts(path, check_row, Row) if len(row.ids) > 1]
     if not kept:
         raise InputError(f"{path}: every answer has fewer than two tokens; nothing can be learnt")
     return kept
 
 
 def _check_prompts(options: argparse.Namespace, prompter: Prompter) -> list[tuple[int, Prompt]]:
-    def checked(prompt: Prompt) -> None:
-        image = None if prompt.image is None else picture(options.data.parent, prompt.image)
-        num_prompt = prompter.count(prompt.prompt, image)
+    def check_prompt(prompt: Prompt) -> None:
+        num_prompt = prompter.count(prompt)
         if num_prompt + options.max_new_tokens > options.context_length:
             raise ValueError(
                 f"{num_prompt} prompt tokens and --max-new-tokens {options.max_new_tokens} exceed "
                 f"--context-length {options.context_length}; raise that or leave the row out"
             )
 
-    prompts = read(options.data, Prompt)
-    each(prompts, options.data, checked)
-    return prompts
+    return load_numbered(options.data, check_prompt)
 
 
 def _check_numbers(options: argparse.Namespace) -> None:
@@ -138,7 +139,8 @@ def _head(options: argparse.Namespace, text: Any, tokenizer: Any) -> dict[str, A
         return _eagle3(options, text)
     head = _initial(options, text) if options.init else _new(options, text, tokenizer)
     _parse(head, text, "--init" if options.init else "--taps")
-    return head
+    trained_for = fingerprint(options.model_path)
+    return head | {"glance_config": {"target_fingerprint": trained_for} if trained_for else {}}
 
 
 def _eagle3(options: argparse.Namespace, text: Any) -> dict[str, Any]:

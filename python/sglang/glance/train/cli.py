@@ -1,4 +1,4 @@
-"""``python -m sglang.glance train``: a GLANCE head for a target, from prompts and pictures.
+"""``glance train``: a GLANCE head for a target, from prompts and pictures.
 
 The target answers every prompt (greedily, through an SGLang server), its states over prompt,
 picture and answer are tapped where SGLang captures them, and a block-diffusion head in DFlash's
@@ -9,25 +9,21 @@ same command again continues where it stopped.
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
-from rich.console import Console
-from sglang.glance.server import unwind_on_signals
-from sglang.glance.train.data import InputError
+from sglang.glance.files import check_folder
+from sglang.glance.options import Parser
+from sglang.glance.terminal import messages, note
 
 
 def parser() -> argparse.ArgumentParser:
-    formatter = argparse.RawDescriptionHelpFormatter
-    out = argparse.ArgumentParser(
-        prog="python -m sglang.glance train", description=__doc__, formatter_class=formatter
-    )
+    out = Parser("train", __doc__)
     add = out.add_argument_group("what").add_argument
     add("--model-path", type=Path, required=True, help="the target: a dense Qwen3-VL or Qwen2.5-VL")
     add(
         "--data",
         type=Path,
-        help="JSONL of prompts: {prompt, image}; image paths are relative to it",
+        help="prompts: a JSONL file, or a folder that holds prompts.jsonl (docs/requests.md)",
     )
     add("--rows", type=Path, help="a finished rows.jsonl instead of --data: nothing is generated")
     add("--out", type=Path, required=True, help="folder for the head, the rows and the checkpoint")
@@ -43,8 +39,7 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--context-length",
         type=int,
-        default=4096,
-        help="most tokens of prompt and answer (%(default)s)",
+        help="most tokens of prompt and answer (4096, or the target's own where that is less)",
     )
     add = out.add_argument_group("head").add_argument
     add(
@@ -94,19 +89,15 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Exit code 2 if the input is refused, 130 if interrupted."""
     options = parser().parse_args(argv)
-    console = Console(stderr=True, highlight=False)
+    check_folder("--out", options.out)
+    console = messages()
     # After the parser, so that --help does not import torch.
     from sglang.glance.train.run import run
 
     try:
-        with unwind_on_signals():
-            run(options, console)
-    except InputError as error:
-        print(f"sglang.glance train: {error}", file=sys.stderr)
-        return 2
+        run(options, console)
     except KeyboardInterrupt:
-        console.print("interrupted; the same command continues from the last checkpoint")
-        return 130
+        note(console, "the same command continues where it stopped")
+        raise
     return 0

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
+from sglang.glance.files import whole
 from sglang.srt.speculative.glance.engine.checkpoint import expected_shapes, plain_name
 from torch import Tensor, nn
 
@@ -187,7 +188,8 @@ def save_checkpoint(head: nn.Module, folder: Path, config_text: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     weights = {name: w.detach().cpu().bfloat16() for name, w in head.state_dict().items()}
     path = folder / "model.safetensors"
-    save_file(weights, path, metadata={"format": "pt"})
+    with whole(path) as part:
+        save_file(weights, part, metadata={"format": "pt"})
     path.chmod(0o644)  # it is written for its owner alone, and a server may be another user's
     (folder / "config.json").write_text(config_text)
 

@@ -9,7 +9,9 @@ from typing import Any, Protocol
 
 import msgspec
 import torch
-from sglang.glance.train.data import InputError
+from sglang.glance.failures import Failed
+from sglang.glance.files import whole
+from sglang.glance.prompts import InputError
 from sglang.glance.train.loss import Loss
 from sglang.glance.train.muon import Muon
 from sglang.glance.train.taps import Tap
@@ -127,7 +129,7 @@ class Trainer:
             total += float(loss.total.detach())
             right, places = right + loss.num_right, places + loss.num_places
         if not math.isfinite(total):
-            raise RuntimeError(
+            raise Failed(
                 f"the loss of step {step} is {total}: lower --lr; the last checkpoint in "
                 f"{self.checkpoint.parent} is kept"
             )
@@ -147,9 +149,8 @@ class Trainer:
             "module": self.objective.module.state_dict(),
             "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
         }
-        part = self.checkpoint.with_suffix(".part")
-        torch.save(state, part)
-        part.rename(self.checkpoint)
+        with whole(self.checkpoint) as part:
+            torch.save(state, part)
 
     def _resume(self) -> int:
         if not self.checkpoint.exists():

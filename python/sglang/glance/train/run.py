@@ -7,35 +7,30 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import msgspec
 import torch
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from sglang.glance.flags import compute_threads, serving, shell_line
 from sglang.glance.machine import describe
-from sglang.glance.server import compute_threads, serve
+from sglang.glance.progress import bar, waiting
+from sglang.glance.prompter import Prompter
+from sglang.glance.prompts import InputError, without_pictures
+from sglang.glance.server import starting, wait_until_up
+from sglang.glance.terminal import note, paste
 from sglang.glance.train.card import Card, write_card
 from sglang.glance.train.check import Job, check, check_held_out, check_rows
-from sglang.glance.train.data import InputError, Row, data_hash, picture
-from sglang.glance.train.generate import generate, missing, server_flags
+from sglang.glance.train.data import Row, data_hash
+from sglang.glance.train.generate import generate, missing
 from sglang.glance.train.head import round_to_bfloat16
 from sglang.glance.train.kinds import KINDS, RECIPE
 from sglang.glance.train.loop import Entry, Plan, Trainer
 from sglang.glance.train.loss import Vocabulary
 from sglang.glance.train.measure import Accepted, chain_accept
 from sglang.glance.train.taps import CacheKey, Tap, TapCache
-from sglang.glance.train.target import Prompter, Target, read_config
+from sglang.glance.train.target import Target, read_config
 from torch import nn
 
 
@@ -55,12 +50,12 @@ def run(options: argparse.Namespace, console: Console) -> Path:
     if len(rows) < num_rows:
         console.print(f"{num_rows - len(rows)} answers have a single token: they are left out")
         check_held_out(options, len(rows))
-    digest = data_hash(rows_path.parent, rows)
+    digest = data_hash(rows)
     kind = KINDS[options.algorithm]
     taps = kind.taps(job.config)
     target = Target(options.model_path, prompter, taps, job.device, getattr(torch, job.dtype))
     vocabulary = target.vocabulary(getattr(torch, job.dtype))
-    source = states(options, job, target, rows, rows_path.parent, digest, console)
+    source = states(options, job, target, rows, digest, console)
     if not options.no_cache:
         del target
     held, kept = split(len(rows), options.held_out, options.seed)
@@ -76,23 +71,21 @@ def answer(options: argparse.Namespace, job: Job, prompter: Prompter, console: C
     left = missing(job.prompts, options.data, out)
     if not left:
         return out
-    flags = server_flags(job.device, options.context_length)
-    note = "starting a server of the target"
-    with console.status(note) as status:
-        log = options.out / "server.log"
-        with serve(options.model_path, log, "--dtype", job.dtype, device_flags=flags) as server:
-            status.stop()
-            with bar(console, "answers", len(left)) as advance:
-                generate(
-                    server,
-                    left,
-                    options.data,
-                    out,
-                    prompter.text,
-                    job.device,
-                    options.max_new_tokens,
-                    advance,
-                )
+    log, flags = options.out / "server.log", ("--dtype", job.dtype)
+    size = {"device": job.device, "context": options.context_length}
+    with starting(options.model_path, log, *flags, **size) as server:
+        with waiting(console, "starting a server of the target"):
+            wait_until_up(server)
+        with bar(console, "answers", len(left)) as advance:
+            generate(
+                server,
+                left,
+                out,
+                prompter.request,
+                job.device,
+                options.max_new_tokens,
+                advance,
+            )
     return out
 
 
@@ -101,7 +94,6 @@ def states(
     job: Job,
     target: Target,
     rows: list[Row],
-    folder: Path,
     digest: str,
     console: Console,
 ) -> Tap:
@@ -110,9 +102,8 @@ def states(
     def tap(index: int):
         row = rows[index]
         if options.text_only_states:
-            return target.tapped(row.prompt, None, row.ids, None)
-        image = None if row.image is None else picture(folder, row.image)
-        return target.tapped(row.prompt, image, row.ids, row.num_prompt)
+            return target.tapped(without_pictures(row), row.ids, None)
+        return target.tapped(row, row.ids, row.num_prompt)
 
     if options.no_cache:
         return tap
@@ -172,9 +163,9 @@ def train(
     objective = kind.objective(head, vocabulary, options)
     drafts = partial(kind.drafts, head, vocabulary)
     trainer = Trainer(objective, lambda index: source(kept[index]), plan, options.out)
-    with bar(console, "training", plan.steps - trainer.step, "loss") as advance:
+    with bar(console, "training", plan.steps - trainer.step) as advance:
         log = trainer.run(
-            lambda entry: advance(1, f"{entry.loss:.3f}"),
+            lambda entry: advance(1, f"loss {entry.loss:.3f}"),
             lambda: chain_accept(drafts, map(source, held)).accept_len,
         )
     return head, trainer, log
@@ -200,22 +191,12 @@ def export(
         provenance=msgspec.structs.replace(describe([]), data=digest),
     )
     write_card(out, card, log)
-    console.print(
+    note(
+        console,
         f"{out}: accept length {held_out.accept_len:.2f} on {held_out.num_answers} held-out "
-        f"answers (chain). Serve it:\n  python -m sglang.launch_server --model-path "
-        f"{options.model_path} --speculative-algorithm {options.algorithm} "
-        f"--speculative-draft-model-path {out}"
+        "answers (chain). Serve it:",
     )
+    paths = (options.model_path.resolve(), out.resolve())
+    flags = serving(*paths, job.device, algorithm=options.algorithm, dtype=job.dtype)
+    paste(console, shell_line(flags, job.device))
     return out
-
-
-@contextmanager
-def bar(console: Console, what: str, total: int, figure: str = "") -> Iterator[Callable]:
-    """A progress bar; the function it yields takes how far, and the figure's value."""
-    columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()]
-    columns += [TimeElapsedColumn(), TimeRemainingColumn(), TextColumn("{task.fields[value]}")]
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task(what, total=total, value="")
-        yield lambda done, value="": progress.update(
-            task, advance=done, value=f"{figure} {value}".strip()
-        )

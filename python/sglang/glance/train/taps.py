@@ -10,8 +10,9 @@ import msgspec
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
+from sglang.glance.files import whole
+from sglang.glance.prompts import InputError
 from sglang.glance.train.blocks import TappedRow
-from sglang.glance.train.data import InputError
 
 ROWS_A_SHARD = 64
 Tap = Callable[[int], TappedRow]
@@ -59,9 +60,8 @@ class TapCache:
                 tensors[f"prompt_len.{index}"] = torch.tensor([row.prompt_len])
                 tensors[f"taps.{index}"] = row.taps.contiguous()
                 advance(1)
-            part = self._shard(start).with_suffix(".part")
-            save_file(tensors, part)
-            part.rename(self._shard(start))
+            with whole(self._shard(start)) as part:
+                save_file(tensors, part)
 
     def __call__(self, index: int) -> TappedRow:
         path = self._shard(index - index % ROWS_A_SHARD)

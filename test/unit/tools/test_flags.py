@@ -1,0 +1,58 @@
+"""One place knows what a server needs on this machine."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+from sglang.glance.flags import environment, serving, serving_dtype, shell_line, short_lived
+
+
+def test_a_server_s_line_can_be_pasted(tmp_path: Path) -> None:
+    target, head = tmp_path / "my target", tmp_path / "head's"
+    line = shell_line(serving(target, head, "cpu", dtype="float32"), "cpu")
+    assert "\n" not in line
+    words = shlex.split(line)
+    at = words.index(sys.executable)
+    assert dict(word.split("=") for word in words[:at]) == environment("cpu")
+    assert words[at + 1 : at + 3] == ["-m", "sglang.launch_server"]
+    flags = dict(zip(words[at + 3 :: 2], words[at + 4 :: 2], strict=True))
+    assert flags["--model-path"] == str(target)
+    assert flags["--speculative-draft-model-path"] == str(head)
+    assert (flags["--device"], flags["--dtype"]) == ("cpu", "float32")
+    assert int(flags["--max-total-tokens"]) > 0
+
+
+def test_a_gpu_needs_no_environment_and_no_device(tmp_path: Path) -> None:
+    flags = serving(tmp_path, tmp_path, "cuda")
+    assert environment("cuda") == {} and "--device" not in flags
+    assert "--max-total-tokens" not in flags
+
+
+@pytest.mark.parametrize(
+    ("config", "dtype"),
+    [
+        ({"dtype": "bfloat16"}, "bfloat16"),
+        ({"torch_dtype": "float16"}, "float32"),
+        ({"text_config": {"dtype": "bfloat16"}}, "bfloat16"),
+        ({}, "float32"),
+    ],
+)
+def test_a_cpu_serves_a_checkpoint_in_a_dtype_that_holds_it(
+    tmp_path: Path, config: dict, dtype: str
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert serving_dtype(tmp_path, "cpu") == dtype
+
+
+def test_a_pool_holds_two_of_the_longest_requests() -> None:
+    def tokens(context: int | None) -> int:
+        flags = short_lived("cpu", context)
+        return int(flags[flags.index("--max-total-tokens") + 1])
+
+    assert tokens(None) == tokens(100) == 12000
+    assert tokens(9000) == 18000
+    assert short_lived("cuda", 9000)[-2:] == ("--context-length", "9000")
