@@ -34,7 +34,7 @@ CHOICE = {
     "required": ["total"],
     "additionalProperties": False,
 }
-FUNCTION = {"name": "find", "description": "Find a word.", "parameters": CHOICE}
+FUNCTION = {"name": "find", "description": "Find it.", "parameters": CHOICE, "strict": True}
 TOOLS = [{"type": "function", "function": FUNCTION}]
 TAG = {
     "type": "structural_tag",

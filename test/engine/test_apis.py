@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from builders.apis import RESCORED, table
 from harness import Plain, Server, assert_no_slot_lost
-from replies import Reply, assert_same, send_fresh, send_together
+from replies import Reply, assert_same, send, send_together
 
 CALLS = table()
 
@@ -13,9 +13,9 @@ CALLS = table()
 @pytest.mark.parametrize("name", CALLS)
 def test_reply_is_plain_decodings(glance: Server, plain: Plain, name: str) -> None:
     call = CALLS[name]
-    expected = send_fresh(plain.server, call)
+    expected = send(plain.server, call)
     assert expected.status == call.status, expected
-    assert_same(send_fresh(glance, call), expected)
+    assert_same(send(glance, call), expected)
 
 
 def test_all_at_once(glance: Server, plain: Plain) -> None:
@@ -32,6 +32,6 @@ def prompts_of(reply: Reply) -> list[dict]:
 
 
 def test_prompts_alone_are_rescored(glance: Server, plain: Plain) -> None:
-    ours, expected = (prompts_of(send_fresh(s, RESCORED)) for s in (glance, plain.server))
+    ours, expected = (prompts_of(send(s, RESCORED)) for s in (glance, plain.server))
     assert [len(each["input_token_logprobs"]) for each in expected] == [30, 20, 1, 3]
     assert_same(ours, expected)

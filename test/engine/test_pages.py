@@ -82,7 +82,7 @@ def test_turns_on_cached_prefixes(pair: tuple[Server, Server], questions: list[d
         turns.append(request)
         warm.append(answers[0])
         prompt += answers[0].text + "<|im_end|>\n"
-    assert warm[-1].meta["cached_tokens"] > warm[1].meta["cached_tokens"] > 0
+    assert warm[-1].meta["cached_tokens"] > warm[0].meta["cached_tokens"] == 0
     cold = [cold_answer(pair[0], request) for request in turns]
     assert_identical(cold, warm)
     assert tokens_per_round(warm[1:]) >= WARM * tokens_per_round(cold[1:])

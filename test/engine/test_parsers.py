@@ -25,7 +25,7 @@ from builders.apis import (
     response,
 )
 from harness import Server, assert_no_slot_lost, chat
-from replies import assert_same, send_fresh, send_together
+from replies import assert_same, send, send_together
 
 CALL = r'<tool_call>\n\{"name": "find", "arguments": \{"total": [1-9][0-9]?\}\}\n</tool_call>'
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "s", "schema": CHOICE}}
@@ -43,9 +43,9 @@ ANSWERS = {
     "free": {},
     "schema": {"response_format": SCHEMA},
     "tag": {"response_format": TAG},
-    "tool-required": {"tools": TOOLS, "tool_choice": "required"},
-    "tool-named": {"tools": TOOLS, "tool_choice": NAMED},
-    "tool-called": {"tools": TOOLS, "tool_choice": "auto", "regex": CALL, "max_tokens": 80},
+    "tool-required": {"tools": TOOLS, "tool_choice": "required", "max_tokens": 90},
+    "tool-named": {"tools": TOOLS, "tool_choice": NAMED, "max_tokens": 90},
+    "tool-called": {"tools": TOOLS, "tool_choice": "auto", "regex": CALL, "max_tokens": 90},
 }
 STREAMED = ("free", "tool-required", "tool-called")
 MORE = {
@@ -64,7 +64,7 @@ MORE = {
     "tags-written": {**NO_THINKING, "regex": f"<think>[A-Za-z: ]{{1,9}}</think>{CALL}"},
 }
 FLAT_TOOL = {"type": "function", **FUNCTION}
-ANTHROPIC_TOOL = {"name": "find", "description": "Find a word.", "input_schema": CHOICE}
+ANTHROPIC_TOOL = {"name": "find", "input_schema": CHOICE, "strict": True}
 
 
 def chats() -> dict[str, Call]:
@@ -84,9 +84,11 @@ def others() -> dict[str, Call]:
     disabled = {"thinking": {"type": "disabled"}}
     for suffix, stream in (("", {}), ("-stream", {"stream": True})):
         tool = {"tools": [FLAT_TOOL], "tool_choice": "required", **NO_THINKING}
+        tool["max_output_tokens"] = 90
         out[f"response-thought{suffix}"] = response(picture=True, **stream)
         out[f"response-tool{suffix}"] = response(**tool, **stream)
         tool = {"tools": [ANTHROPIC_TOOL], "tool_choice": {"type": "any"}, **disabled}
+        tool["max_tokens"] = 90
         out[f"message-thought{suffix}"] = message(picture=True, **stream)
         out[f"message-tool{suffix}"] = message(**tool, **stream)
     return out
@@ -104,9 +106,9 @@ PARSED = {
 @pytest.mark.parametrize("name", CALLS)
 def test_reply_is_plain_decodings(parsing: tuple[Server, Server], name: str) -> None:
     glance, plain = parsing
-    expected = send_fresh(plain, CALLS[name])
+    expected = send(plain, CALLS[name])
     assert expected.status == 200, expected
-    assert_same(send_fresh(glance, CALLS[name]), expected)
+    assert_same(send(glance, CALLS[name]), expected)
     for part, found in PARSED.items():
         assert part not in name or re.search(found, str(expected.content)), expected
 
@@ -126,6 +128,6 @@ def test_stored_responses(parsing: tuple[Server, Server]) -> None:
         url = f"{server.url}/v1/responses"
         first = server.session.post(url, json=response(picture=True, store=True).body).json()
         again = response(previous_response_id=first["id"], input="And the Total?")
-        replies.append(send_fresh(server, again))
+        replies.append(send(server, again))
     assert_same(*replies)
     assert replies[0].status == 200
