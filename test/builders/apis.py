@@ -34,7 +34,9 @@ CHOICE = {
     "required": ["total"],
     "additionalProperties": False,
 }
-FUNCTION = {"name": "find", "description": "Find it.", "parameters": CHOICE, "strict": True}
+# Without a place for blanks, which the reader would never leave.
+ARGUMENTS = {"type": "object", "enum": [{"total": 7}, {"total": 12}]}
+FUNCTION = {"name": "find", "description": "Find it.", "parameters": ARGUMENTS, "strict": True}
 TOOLS = [{"type": "function", "function": FUNCTION}]
 TAG = {
     "type": "structural_tag",

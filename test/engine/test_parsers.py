@@ -10,6 +10,7 @@ import re
 
 import pytest
 from builders.apis import (
+    ARGUMENTS,
     CHOICE,
     FUNCTION,
     PROMPT_LOGPROBS,
@@ -64,7 +65,7 @@ MORE = {
     "tags-written": {**NO_THINKING, "regex": f"<think>[A-Za-z: ]{{1,9}}</think>{CALL}"},
 }
 FLAT_TOOL = {"type": "function", **FUNCTION}
-ANTHROPIC_TOOL = {"name": "find", "input_schema": CHOICE, "strict": True}
+ANTHROPIC_TOOL = {"name": "find", "input_schema": ARGUMENTS, "strict": True}
 
 
 def chats() -> dict[str, Call]:
