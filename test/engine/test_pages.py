@@ -52,7 +52,7 @@ def pair(request: pytest.FixtureRequest) -> tuple[Server, Server]:
 
 def test_batch_in_few_pages(pair: tuple[Server, Server], prompts: list[dict]) -> None:
     ours, plain = pair
-    requests = prompts[:16]
+    requests = prompts[:10]
     expected = plain.generate_all(requests, parallel=8, **LONG)
     assert_identical(ours.generate_all(requests, parallel=8, **LONG), expected)
     assert_no_slot_lost(ours)
@@ -71,7 +71,12 @@ def test_turns_on_cached_prefixes(pair: tuple[Server, Server], questions: list[d
     """A picture first, then text about it; each turn's prompt holds all answers before it."""
     for server in pair:
         server.flush_cache()
-    asks = ["Read all lines.", "What is the Total?", "Read all lines again.", "Describe the image."]
+    asks = [
+        "Read all lines. " * 50,
+        "What is the Total?",
+        "Read all lines again.",
+        "Describe the image.",
+    ]
     prompt, turns, warm = "", [], []
     for number, ask in enumerate(asks):
         prompt += chat(ask, images=number == 0)
