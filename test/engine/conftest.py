@@ -25,6 +25,7 @@ from harness import (
     picture_prompts,
     post,
     start,
+    wait_until_up,
 )
 from probing import Probe, start_probed
 
@@ -91,6 +92,29 @@ def served(request: pytest.FixtureRequest) -> Server:
 def probe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Probe]:
     with start_probed(tmp_path_factory.mktemp("probe")) as probe:
         yield probe
+
+
+@pytest.fixture(scope="session")
+def parsing(logs: Path) -> Iterator[tuple[Server, Server]]:
+    """GLANCE and plain decoding with parsers, pages of 64 tokens and detection of NaN; GLANCE in a
+    small pool."""
+    env = {"SGLANG_ENABLE_NAN_LOGITS_CHECK": "1", "SGLANG_ENABLE_ASYNC_ASSERT": "1"}
+    flags = ["--page-size", "64", "--enable-response-store", "--served-model-name", str(READER)]
+    flags += ["--reasoning-parser", "qwen3", "--enable-strict-thinking"]
+    flags += ["--tool-call-parser", "qwen25", "--constrained-json-disable-any-whitespace"]
+    few = {"SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION": "8", **env}
+    with (
+        booting(READER, logs / "parsing-plain.log", *PLAIN, *flags, env=env) as plain,
+        start(
+            READER,
+            logs / "parsing.log",
+            *glance_flags(tokens=SMALL_POOL),
+            *flags,
+            env=few,
+        ) as ours,
+    ):
+        wait_until_up(plain)
+        yield ours, plain
 
 
 @pytest.fixture

@@ -51,6 +51,7 @@ __all__ = [
     "post",
     "start",
     "tokens_per_round",
+    "wait_until_up",
     "whole_chat",
 ]
 

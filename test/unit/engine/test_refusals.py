@@ -24,6 +24,7 @@ def request(
         sampling_params=SamplingParams(**params),
         vocab_size=512,
         custom_logit_processor=processor,
+        input_embeds=None,
     )
 
 
@@ -36,6 +37,13 @@ def test_ordinary_requests_pass(params: dict) -> None:
 
 def test_empty_prompt() -> None:
     assert "prompt is empty" in ends_the_server(request([]))
+
+
+def test_embeddings() -> None:
+    refused = request()
+    refused.input_embeds = [[0.0, 1.0]]
+    assert "input_embeds is not supported" in ends_the_server(refused)
+    assert refused.input_embeds is None
 
 
 @pytest.mark.parametrize("token", [512, -1, 2**31])

@@ -145,6 +145,26 @@ def test_an_aborted_answer_is_the_start_of_plain_decodings(ids, first, size, sto
     assert output == whole[: start + size]
 
 
+def reasoning_tokens(ids: list[int], cuts: list[int], limit: int) -> int:
+    """The host counts what is left of each run; reasoning ends by the tokens 1, 2."""
+    req = request([], limit)
+    for start, end in zip([0, *cuts], [*cuts, len(ids)]):
+        req.update_reasoning_tokens(take(req, ids[start:end]), [1, 2])
+        if req.finished():
+            break
+    return req.reasoning_tokens
+
+
+@given(
+    ids=st.lists(st.sampled_from([1, 2, 3, EOS]), min_size=1, max_size=14),
+    cut=st.integers(1, 14),
+    limit=st.integers(1, 14),
+)
+def test_reasoning_tokens_of_an_accepted_run_end_with_the_answer(ids, cut, limit):
+    cuts = [cut] if cut < len(ids) else []
+    assert reasoning_tokens(ids, cuts, limit) == reasoning_tokens(ids, range(1, len(ids)), limit)
+
+
 class Grammar:
     """Ends at the first EOS it reads; ``keeps`` says whether it knows that afterwards."""
 

@@ -28,6 +28,7 @@ from sglang.srt.speculative.glance.engine.stopping import (
     settle_as_decided,
 )
 from sglang.srt.speculative.glance.engine.weights import head_by_name_only
+from xgrammar import apply_token_bitmask_inplace
 
 
 class Adjustment(NamedTuple):
@@ -130,6 +131,14 @@ async def unreadable_is_refused(original: Callable, manager: Any, obj: Any) -> A
             f"the request cannot be read: {type(error).__name__}: {error}; expected prompts, "
             "pictures and parameters as SGLang documents them"
         ) from error
+
+
+def mask_on_cpu(original: Callable, logits: torch.Tensor, vocab_mask: torch.Tensor) -> None:
+    """``logits [n, V]``, in place; ``vocab_mask [n, ceil(V / 32)] int32``."""
+    if logits.device.type == "cpu":
+        apply_token_bitmask_inplace(logits, vocab_mask, backend="cpu")
+    else:
+        original(logits=logits, vocab_mask=vocab_mask)
 
 
 def our_product_takes(weight: torch.Tensor) -> bool:
@@ -237,6 +246,12 @@ ADJUSTMENTS = (
         "without overlap scheduling the next turn of a streaming session would read the K/V of the "
         "turn's last token, which no round has written",
         "upstream counts what has been written",
+    ),
+    Adjustment(
+        "sglang.srt.constrained.xgrammar_backend.XGrammarGrammarBackend.apply_vocab_mask",
+        mask_on_cpu,
+        "on a CPU the mask of strict thinking without a grammar ends the scheduler",
+        "upstream applies this mask on a CPU, as it does a grammar's",
     ),
     Adjustment(
         "sglang.srt.layers.amx_utils.dtype_is_supported",

@@ -22,6 +22,9 @@ def ends_the_server(req: Any) -> str | None:
     if lowest < 0 or highest >= req.vocab_size:
         got = lowest if lowest < 0 else highest
         return f"input_ids: got {got}, expected ids in [0, {req.vocab_size - 1}]"
+    if req.input_embeds is not None:
+        req.input_embeds = None
+        return "input_embeds is not supported by this model: send text or input_ids"
     params = req.sampling_params
     if params.min_new_tokens > 0:
         outside = [i for i in params.stop_token_ids or () if not 0 <= i < req.vocab_size]

@@ -50,6 +50,10 @@ SURFACE: dict[str, tuple[str, ...] | None] = {
     f"{_SRT}.runtime_context:get_serving": (),
     f"{_SRT}.utils.hf_transformers_utils:get_config": None,
     # hooked functions
+    f"{_SRT}.constrained.xgrammar_backend:XGrammarGrammarBackend.apply_vocab_mask": (
+        "logits",
+        "vocab_mask",
+    ),
     f"{_SRT}.layers.amx_utils:dtype_is_supported": ("weight",),
     f"{_SRT}.mem_cache.allocation:get_last_loc": (
         "req_to_token",
