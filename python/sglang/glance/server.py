@@ -202,6 +202,7 @@ def starting(
         raise
     finally:
         stop(process)
+        process.stdin.close()
 
 
 def wait_until_up(server: Server, timeout_s: float = START_TIMEOUT_S) -> None:
@@ -226,12 +227,14 @@ def ended(server: Server, when: str) -> Failed:
 
 
 def reason(log: Path) -> str:
+    """A refusal's message; another exception's with its name."""
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     named = [found for line in lines if (found := EXCEPTION_LINE.match(line))]
     if not named:
         return "its log ends:\n" + "\n".join(lines[-5:])
     last = named[-1]
-    refused = last[1] and ("ValueError" in last[0] or "ConfigError" in last[0])
+    kind = last[0].partition(":")[0]
+    refused = last[1] and kind.endswith(("ValueError", "ConfigError", "Refusal"))
     return last[1] if refused else last[0]
 
 
