@@ -9,8 +9,8 @@ from builders.hostile_case import QUESTION, READ, SHORT, Case, Member, ask, memb
 from builders.hostile_parameters import absurd_values, wrong_types
 from builders.hostile_pictures import lying_urls, pictures, wrong_counts
 from builders.pictures import encode, form
+from builders.prompts import chat
 from builders.shipped import IMAGE, MASK, VIDEO, VISION_END, VISION_START, VOCAB
-from sglang.glance.server import chat
 
 CONTEXT = 4096
 

@@ -6,7 +6,7 @@ import base64
 import json
 from dataclasses import dataclass
 
-from sglang.glance.server import chat
+from builders.prompts import chat
 
 READ = "Read all lines."
 QUESTION = "What is the Total?"

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 from builders.hostile_case import READ, Member, ask, member, shown, url
 from builders.pictures import encode, form, shapes
+from builders.prompts import chat
 from PIL import Image
-from sglang.glance.server import chat
 
 
 def saved(image: Image.Image, kind: str, **options: object) -> bytes:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from builders.pictures import SIZES, encode, form, shapes
-from sglang.glance.server import chat, picture_prompts
+from sglang.glance.pictures import sendable
 
 TEXTS = (
     "Hello.",
@@ -18,6 +19,22 @@ TEXTS = (
     "0123456789 " * 12,
     "Say nothing. " * 8,
 )
+
+
+def chat(prompt: str, images: int = 0) -> str:
+    """The shipped reader's chat format, written out."""
+    vision = "<|vision_start|><|image_pad|><|vision_end|>" * images
+    return f"<|im_start|>user\n{vision}{prompt}<|im_end|>\n<|im_start|>assistant\n"
+
+
+def picture_prompts(folder: Path) -> list[dict]:
+    """The pictures of a folder with their questions, as ``/generate`` requests."""
+    rows = map(json.loads, (folder / "prompts.jsonl").read_text().splitlines())
+    return [
+        picture(row["prompt"], sendable(str(folder / row["image"])))
+        | {"task": row["task"], "values": row["values"]}
+        for row in rows
+    ]
 
 
 def picture(prompt: str, *images: str) -> dict:

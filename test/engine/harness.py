@@ -10,8 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from builders.prompts import chat, picture_prompts
 from sglang.glance.assets import HEAD, PICTURES, READER
-from sglang.glance.server import Answer, Server, chat, picture_prompts, starting, wait_until_up
+from sglang.glance.server import Answer, Server, starting, wait_until_up
 
 GLANCE = ("--speculative-algorithm", "GLANCE", "--speculative-draft-model-path", str(HEAD))
 # Under overlap scheduling, its default, plain decoding's penalties count each token a step late.
@@ -86,9 +87,8 @@ def glance_flags(head: Path = HEAD, dtype: str = "float32", **flags: object) -> 
 
 def chat_body(question: dict, prompt: str, **more: object) -> dict:
     """Of ``/v1/chat/completions``: ``prompt`` about the question's picture, greedily."""
-    url = f"data:image/png;base64,{question['images'][0]}"
     content = [
-        {"type": "image_url", "image_url": {"url": url}},
+        {"type": "image_url", "image_url": {"url": question["images"][0]}},
         {"type": "text", "text": prompt},
     ]
     message = {"role": "user", "content": content}

@@ -13,10 +13,11 @@ import msgspec
 import pytest
 from harness import PICTURES, READER, Answer, Ask, Plain, Rounds, Server, ask_together
 from rich.console import Console
-from sglang.glance.audit_client import Endpoint, load_questions
+from sglang.glance.audit_client import Endpoint
 from sglang.glance.law import main
 from sglang.glance.law.command import collect
 from sglang.glance.law.rows import Asked, LawRow, Line, join
+from sglang.glance.prompts import load_prompts
 
 # Log-probabilities of the two differ by up to 5e-5; an entropy averages them.
 TOLERANCE = 1e-4
@@ -95,7 +96,7 @@ def test_what_is_done_to_a_distribution_is_not_in_its_entropy(
 
 def test_rounds_of_a_server_s_answers(glance: Server, rounds: Rounds) -> None:
     """As the command collects them, several requests at a time."""
-    questions = load_questions(PICTURES / "prompts.jsonl")[::3]
+    questions = load_prompts(PICTURES)[::3]
     options = Namespace(parallel=4, max_tokens=48)
     asked = collect(Endpoint(glance.url), questions, options, Console(quiet=True))
     rows = join([msgspec.convert(line, Line) for line in rounds.lines()], asked)

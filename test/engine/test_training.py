@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import signal
@@ -24,7 +23,6 @@ from harness import (
     READER,
     Plain,
     Server,
-    chat,
     glance_flags,
     start,
     tokens_per_round,
@@ -32,10 +30,12 @@ from harness import (
 from PIL import Image
 from probing import Probe
 from safetensors.torch import load_file
+from sglang.glance.prompter import Prompter
+from sglang.glance.prompts import Message, Picture, Prompt, Text, load_numbered, load_prompts
 from sglang.glance.server import stop
 from sglang.glance.train import main
 from sglang.glance.train.blocks import Sampler, TappedRow, collate
-from sglang.glance.train.data import Prompt, Row
+from sglang.glance.train.data import Row
 from sglang.glance.train.eagle3 import Eagle3Head
 from sglang.glance.train.eagle3 import correct_drafts as eagle3_drafts
 from sglang.glance.train.generate import generate
@@ -43,7 +43,7 @@ from sglang.glance.train.head import Head
 from sglang.glance.train.loss import Vocabulary, run
 from sglang.glance.train.measure import chain_accept, correct_drafts
 from sglang.glance.train.taps import CacheKey, TapCache
-from sglang.glance.train.target import Prompter, Target
+from sglang.glance.train.target import Target
 
 LONGEST = 48  # tokens of an answer
 ROUNDING = 1e-4  # of a position's root mean square; 1e-5 was seen
@@ -55,8 +55,7 @@ class Seen(NamedTuple):
     """One request. ``states [L, K * H]``: the target's as the head was given them; ``drafts``: a
     round's prefix length, candidates and their log-probabilities."""
 
-    prompt: str
-    image: Image.Image | None
+    prompt: Prompt
     answer: list[int]
     num_prompt: int
     states: torch.Tensor
@@ -65,15 +64,30 @@ class Seen(NamedTuple):
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
+
+def about(prompt: str, *images: Image.Image, kind: str = "PNG") -> Prompt:
+    return Prompt(prompt=prompt, images=[encode(image, kind) for image in images])
+
+
 CASES = {
-    "document": ("Read all lines.", form(1)),
-    "scaled down": ("Read all lines.", form(2, (700, 500))),
-    "scaled up": ("Read all lines.", form(3, (40, 30))),
-    "flat": ("Read all lines.", form(4, (256, 32))),
-    "see-through": ("Describe the image.", shapes(30, mode="RGBA")),
-    "palette": ("What is in the picture?", shapes(32, mode="P")),
-    "grey": ("Describe the image.", shapes(31, mode="L")),
-    "text": ("What is the Total?", None),
+    "document": about("Read all lines.", form(1)),
+    "scaled down": about("Read all lines.", form(2, (700, 500))),
+    "scaled up": about("Read all lines.", form(3, (40, 30))),
+    "flat": about("Read all lines.", form(4, (256, 32))),
+    "see-through": about("Describe the image.", shapes(30, mode="RGBA")),
+    "palette": about("What is in the picture?", shapes(32, mode="P")),
+    "grey": about("Describe the image.", shapes(31, mode="L")),
+    "cmyk": about("Describe the image.", shapes(33, mode="CMYK"), kind="JPEG"),
+    "two": about("Read all lines.", form(5), shapes(34, (64, 64))),
+    "turns": Prompt(
+        messages=[
+            Message("system", "Answer in one line."),
+            Message("user", [Text("Look:"), Picture(encode(form(6))), Text("What is it?")]),
+            Message("assistant", "A form."),
+            Message("user", [Picture(encode(form(7, (60, 90)))), Text("Read all lines.")]),
+        ]
+    ),
+    "text": about("What is the Total?"),
 }
 
 
@@ -84,14 +98,15 @@ def target() -> Target:
 
 @pytest.fixture(scope="module")
 def seen(probe: Probe) -> dict[str, Seen]:
-    return {name: ask(probe, prompt, image) for name, (prompt, image) in CASES.items()}
+    prompter = Prompter(READER)
+    return {name: ask(probe, prompt, prompter.text(prompt)) for name, prompt in CASES.items()}
 
 
-def ask(probe: Probe, prompt: str, image: Image.Image | None) -> Seen:
-    images = [] if image is None else [encode(image)]
+def ask(probe: Probe, prompt: Prompt, text: str) -> Seen:
+    """Pictures are sent as they are: what SGLang makes of them is compared too."""
     probe.server.flush_cache()  # a cached prefix has no states of its own
     with probe.tensors() as kept:
-        request = {"text": chat(prompt, images=len(images)), "images": images}
+        request = {"text": text, "images": prompt.pictures}
         answer = probe.server.generate(request, max_new_tokens=24, ignore_eos=True)
         passes, drafts = kept("states"), kept("drafts")
     positions = torch.cat([one["positions"] for one in passes])
@@ -99,7 +114,7 @@ def ask(probe: Probe, prompt: str, image: Image.Image | None) -> Seen:
     num_prompt = answer.meta["prompt_tokens"]
     length = num_prompt + len(answer.ids) - 1
     assert torch.equal(positions[:length], torch.arange(length))
-    return Seen(prompt, image, answer.ids, num_prompt, states[:length], drafts)
+    return Seen(prompt, answer.ids, num_prompt, states[:length], drafts)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -107,22 +122,21 @@ def test_training_taps_what_the_engine_captures(
     seen: dict[str, Seen], target: Target, case: str
 ) -> None:
     one = seen[case]
-    image = None if one.image is None else one.image.convert("RGB")
-    inputs = target.prompter.inputs(one.prompt, image, one.answer)
+    inputs = target.prompter.inputs(one.prompt, one.answer)
     states = target.states(inputs)[:-1]
     assert states.shape == one.states.shape
     assert one.states.square().mean().sqrt() > 1
     gap = (states - one.states).abs().amax(-1) / one.states.square().mean(-1).sqrt()
     assert gap.max() < ROUNDING
     is_image = inputs["input_ids"][0][:-1] == target.prompter.image_id
-    assert is_image.any() == (image is not None)
-    row = target.tapped(one.prompt, image, one.answer, one.num_prompt)
+    assert is_image.any() == bool(one.prompt.pictures)
+    row = target.tapped(one.prompt, one.answer, one.num_prompt)
     assert torch.equal(row.taps, states.bfloat16())
 
 
 def test_hidden_states_of_transformers_are_others(target: Target) -> None:
     """Which is why they are not used: tap 0 lacks DeepStack's addition, at image places alone."""
-    inputs = target.prompter.inputs("Read all lines.", form(1), [40, 41])
+    inputs = target.prompter.inputs(CASES["document"], [40, 41])
     with torch.no_grad():
         theirs = target.model.model(**inputs, output_hidden_states=True).hidden_states
     gap = (target.states(inputs)[:, : theirs[1].shape[-1]] - theirs[1][0]).abs().amax(-1)
@@ -140,7 +154,7 @@ def test_the_torch_head_is_the_served_head(
     head = Head(json.loads((HEAD / "config.json").read_text()))
     head.load(HEAD)
     vocabulary = target.vocabulary(torch.float32)
-    prompt = target.prompter.inputs(one.prompt, one.image, one.answer)["input_ids"][0]
+    prompt = target.prompter.inputs(one.prompt, one.answer)["input_ids"][0]
     row = TappedRow(prompt, one.num_prompt, one.states)
     assert len(one.drafts) > 3
     for draft in one.drafts:
@@ -184,13 +198,9 @@ def losses(out: Path) -> list[float]:
 
 def served(server: Server, path: Path) -> float:
     """Tokens a round on the rows' own prompts; the tokens are those of the rows."""
-    rows = [msgspec.json.decode(line, type=Row) for line in path.read_bytes().splitlines()]
-    requests = []
-    for row in rows:
-        picture = (path.parent / row.image).read_bytes()
-        images = [base64.b64encode(picture).decode()]
-        requests.append({"text": chat(row.prompt, images=1), "images": images})
-    answers = server.generate_all(requests, parallel=8, max_new_tokens=LONGEST)
+    rows = load_prompts(path, kind=Row)
+    requests = map(Prompter(READER).request, rows)
+    answers = server.generate_all(list(requests), parallel=8, max_new_tokens=LONGEST)
     assert [answer.ids for answer in answers] == [row.ids for row in rows]
     return tokens_per_round(answers)
 
@@ -251,12 +261,9 @@ def test_a_toy_eagle3_head_learns_and_serves(
 
 
 def answered(server: Server, data: Path, out: Path) -> Path:
-    prompts = [
-        (number, Prompt(**json.loads(line)))
-        for number, line in enumerate(data.read_text().splitlines(), 1)
-    ]
-    text_of = Prompter(READER).text
-    generate(server, prompts, data, out, text_of, "cpu", LONGEST, lambda done: None)
+    request_of = Prompter(READER).request
+    prompts = load_numbered(data)
+    generate(server, prompts, out, request_of, "cpu", LONGEST, lambda done: None)
     return out
 
 

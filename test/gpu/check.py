@@ -18,7 +18,9 @@ from typing import NamedTuple
 
 import torch
 from sglang.glance.assets import HEAD, PICTURES, READER
-from sglang.glance.server import Answer, picture_prompts, serve
+from sglang.glance.prompter import Prompter
+from sglang.glance.prompts import load_prompts
+from sglang.glance.server import Answer, serve
 
 ROOT = Path(__file__).resolve().parents[2]
 GPU_FLAGS = ("--mem-fraction-static", "0.3", "--max-running-requests", "8")
@@ -48,9 +50,14 @@ ARMS = (
 )
 
 
+def shipped_prompts() -> list[dict]:
+    prompter = Prompter(READER)
+    return [prompter.request(row) for row in load_prompts(PICTURES)]
+
+
 def answers(flags: tuple[str, ...], log: Path) -> list[Answer]:
     """The shipped prompts one by one, then eight at a time: 40 answers with top-2 logprobs."""
-    prompts = picture_prompts(PICTURES)
+    prompts = shipped_prompts()
     for prompt in prompts:
         prompt["extra"] = {"return_logprob": True, "top_logprobs_num": 2}
     with serve(READER, log, *GPU_FLAGS, *flags) as server:
@@ -89,7 +96,7 @@ def check_arm(arm: Arm, folder: Path, known: dict[tuple[str, ...], list[Answer]]
     margins = divergences(plain, drafted)
     grounded = [
         answer
-        for answer, prompt in zip(drafted, picture_prompts(PICTURES) * 2, strict=True)
+        for answer, prompt in zip(drafted, shipped_prompts() * 2, strict=True)
         if prompt["task"] in ("document", "chart")
     ]
     per_round = sum(len(a.ids) - 1 for a in grounded) / sum(a.rounds for a in grounded)

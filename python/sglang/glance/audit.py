@@ -33,15 +33,14 @@ from rich.console import Console
 from sglang.glance.arms import COLD, NAMES, arms
 from sglang.glance.audit_client import (
     Endpoint,
-    Question,
     Reply,
-    load_questions,
     shipped_questions,
 )
 from sglang.glance.figures import GLANCE, PLAIN
 from sglang.glance.files import check_file, write_json
 from sglang.glance.options import Parser, add_models, settle_models
 from sglang.glance.progress import bar, waiting
+from sglang.glance.prompts import Prompt, load_prompts
 from sglang.glance.server import log_folder, starting, wait_until_up
 from sglang.glance.terminal import messages, output, table
 
@@ -158,7 +157,7 @@ def same_model(plain: Endpoint, glance: Endpoint) -> tuple[str, str]:
 
 def collect(
     endpoint: Endpoint,
-    questions: Sequence[Question],
+    questions: Sequence[Prompt],
     options: argparse.Namespace,
     console: Console,
     name: str,
@@ -194,7 +193,8 @@ def server_of(
 
 
 def run(options: argparse.Namespace, console: Console) -> Audit:
-    questions = load_questions(options.requests) if options.requests else shipped_questions()
+    given = options.requests
+    questions = load_prompts(given) if given else shipped_questions()
     with log_folder("audit") as logs:
         with server_of(options, PLAIN, logs, console) as plain:
             if options.glance_url:  # before an hour is spent on one of them
@@ -260,7 +260,7 @@ def _parser() -> argparse.ArgumentParser:
     add_models(parser)
     parser.add_argument("--dtype", default="float32", help="of servers started here")
     parser.add_argument(
-        "--requests", type=Path, help="JSONL with `prompt` and `image` or `images`, one a line"
+        "--requests", type=Path, help="JSONL file, or folder with prompts.jsonl (docs/requests.md)"
     )
     parser.add_argument("--max-tokens", type=int, default=128, help="of an answer")
     parser.add_argument("--parallel", type=int, default=1, help="requests at a time")

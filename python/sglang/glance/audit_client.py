@@ -6,15 +6,13 @@ any model can be asked.
 
 from __future__ import annotations
 
-import base64
-import json
-import mimetypes
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import requests
 from sglang.glance.assets import PICTURES
 from sglang.glance.failures import Unanswered
+from sglang.glance.pictures import sendable
+from sglang.glance.prompts import Prompt, chat, load_prompts
 
 BEST = 5  # of plain's tokens are known by their log-probability at every position
 TIMEOUT_S = 600
@@ -28,15 +26,6 @@ TEXTS = (
     "Write a JSON object with the fields name and price.",
     "def add(a, b):",
 )
-
-
-@dataclass(frozen=True)
-class Question:
-    """``images``: URLs or data URLs. ``task``: what a measurement groups it by."""
-
-    prompt: str
-    images: tuple[str, ...] = ()
-    task: str = ""
 
 
 @dataclass(frozen=True)
@@ -66,13 +55,11 @@ class Endpoint:
             "algorithm": server.get("speculative_algorithm"),
         }
 
-    def ask(self, question: Question, max_tokens: int, margins: bool = False) -> Reply:
+    def ask(self, question: Prompt, max_tokens: int, margins: bool = False) -> Reply:
         """The greedy answer. ``margins``: with the best tokens' log-probabilities."""
-        parts = [{"type": "image_url", "image_url": {"url": url}} for url in question.images]
-        parts.append({"type": "text", "text": question.prompt})
         body = {
             "model": "audit",
-            "messages": [{"role": "user", "content": parts}],
+            "messages": chat(question, image_url),
             "temperature": 0,
             # A model's own default penalty would make GLANCE decode plainly.
             "repetition_penalty": 1.0,
@@ -111,6 +98,10 @@ class Endpoint:
             raise Unanswered(f"{url} answered no JSON: is it an SGLang server?") from error
 
 
+def image_url(name: str) -> dict:
+    return {"type": "image_url", "image_url": {"url": sendable(name)}}
+
+
 def dtype_of(dtype: str, url: str) -> str:
     name = {"half": "float16", "float": "float32"}.get(dtype, dtype).removeprefix("torch.")
     if name == "auto":
@@ -118,44 +109,6 @@ def dtype_of(dtype: str, url: str) -> str:
     return name
 
 
-def load_questions(path: Path) -> list[Question]:
-    """One question a line: ``{"prompt": ..., "image": ...}`` or ``"images": [...]``; an image is
-    a URL, a data URL or a path relative to the file. A text `task` is kept, where given."""
-    out = []
-    for number, line in enumerate(path.read_text().splitlines(), 1):
-        if not line.strip():
-            continue
-        where = f"{path}:{number}"
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{where}: not JSON ({error})") from error
-        if not isinstance(row, dict) or not isinstance(row.get("prompt"), str):
-            raise ValueError(f"{where}: expected an object with a text `prompt`")
-        given = row.get("images", row.get("image"))
-        images = [] if given is None else [given] if isinstance(given, str) else given
-        if not isinstance(images, list) or not all(isinstance(image, str) for image in images):
-            raise ValueError(f"{where}: expected `image` text, or `images` a list of it")
-        task = row.get("task", "")
-        if not isinstance(task, str):
-            raise ValueError(f"{where}: expected `task` to be text, got {task!r}")
-        urls = tuple(as_url(image, path, where) for image in images)
-        out.append(Question(row["prompt"], urls, task))
-    if not out:
-        raise ValueError(f"{path} holds no requests")
-    return out
-
-
-def shipped_questions() -> list[Question]:
+def shipped_questions() -> list[Prompt]:
     """The shipped pictures with their questions, and texts."""
-    return load_questions(PICTURES / "prompts.jsonl") + [Question(text) for text in TEXTS]
-
-
-def as_url(image: str, listed_in: Path, where: str) -> str:
-    if image.startswith(("data:", "http://", "https://")):
-        return image
-    path = listed_in.parent / image
-    if not path.is_file():
-        raise ValueError(f"{where}: no picture at {path}")
-    kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
-    return f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"
+    return load_prompts(PICTURES) + [Prompt(prompt=text) for text in TEXTS]

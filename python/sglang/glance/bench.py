@@ -27,6 +27,8 @@ from sglang.glance.machine import describe
 from sglang.glance.options import Parser, add_models, is_shipped, settle_models
 from sglang.glance.plots import draw
 from sglang.glance.progress import bar, waiting
+from sglang.glance.prompter import Prompter
+from sglang.glance.prompts import files, load_prompts
 from sglang.glance.report import show
 from sglang.glance.served import write_served
 from sglang.glance.server import (
@@ -34,7 +36,6 @@ from sglang.glance.server import (
     Answer,
     Server,
     log_folder,
-    picture_prompts,
     starting,
     wait_until_up,
 )
@@ -195,7 +196,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--arms", nargs="+", help="default: all")
     parser.add_argument(
-        "--requests", type=Path, default=PICTURES, help="folder with prompts.jsonl and pictures"
+        "--requests",
+        type=Path,
+        default=PICTURES,
+        help="JSONL file, or folder with prompts.jsonl (docs/requests.md)",
     )
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument(
@@ -241,8 +245,10 @@ def run(
 ) -> tuple[Run, list[Row]]:
     """Measure all of it; with ``--out`` each row is kept before the next is asked for."""
     heads = [head for head in (options.head_path, options.eagle3_head_path) if head]
-    provenance = describe([options.model_path, *heads, options.requests])
-    prompts = picture_prompts(options.requests)
+    prompter = Prompter(options.model_path)
+    questions = load_prompts(options.requests, prompter.count)
+    provenance = describe([options.model_path, *heads, *files(options.requests, questions)])
+    prompts = [prompter.request(row) for row in questions]
     shipped = is_shipped(options.model_path)
     measured = Run(provenance, chosen, {}, round_log_ms(options.model_path), shipped)
     rows: list[Row] = []

@@ -30,14 +30,9 @@ from sglang.glance.files import check_file, write_json
 from sglang.glance.machine import describe
 from sglang.glance.options import Parser, add_models, settle_models
 from sglang.glance.progress import bar, waiting
-from sglang.glance.server import (
-    Answer,
-    Server,
-    log_folder,
-    picture_prompts,
-    starting,
-    wait_until_up,
-)
+from sglang.glance.prompter import Prompter
+from sglang.glance.prompts import load_prompts
+from sglang.glance.server import Answer, Server, log_folder, starting, wait_until_up
 from sglang.glance.terminal import note, output
 from sglang.glance.terminal import table as new_table
 
@@ -182,7 +177,8 @@ def main(argv: list[str] | None = None) -> int:
     settle_models(parser, options)
     check_file("--json", options.json)
     console = output()
-    questions = picture_prompts(PICTURES)
+    prompter = Prompter(options.model_path)
+    questions = [prompter.request(row) for row in load_prompts(PICTURES, prompter.count)]
     flags = arms(options.head_path)
     told, plain = ask(PLAIN, flags[PLAIN], options, questions, console)
     drafted, glance = ask(GLANCE, flags[GLANCE], options, questions, console)

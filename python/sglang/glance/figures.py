@@ -13,9 +13,9 @@ import msgspec
 import numpy as np
 from sglang.glance.files import Lines, write_json
 from sglang.glance.machine import Provenance
+from sglang.glance.prompts import POOLED
 
 PLAIN, GLANCE = "plain", "glance"
-POOLED = "all"
 PHASES = ("draft", "tree", "verify", "accept", "commit")
 OVERHEAD = "engine"
 RESAMPLES = 2000

@@ -21,8 +21,9 @@ CPU_FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16")
 
 
 class Provenance(msgspec.Struct, frozen=True):
-    """``commit`` and ``dirty`` are None outside a checkout; ``data``: SHA-256 over model, head and
-    pictures; ``kernels``: the ops of ``sgl_kernel``; ``load``: run queue before the start."""
+    """``commit`` and ``dirty`` are None outside a checkout; ``data``: SHA-256 over model, head,
+    prompts and pictures; ``kernels``: the ops of ``sgl_kernel``; ``load``: run queue before the
+    start."""
 
     command: list[str]
     started: str
@@ -48,8 +49,8 @@ class Provenance(msgspec.Struct, frozen=True):
         return ", ".join(f"{name} {number}" for name, number in self.versions.items())
 
 
-def describe(folders: Iterable[Path]) -> Provenance:
-    """This process' surroundings; ``folders`` hold the data that the run reads."""
+def describe(data: Iterable[Path]) -> Provenance:
+    """This process' surroundings; ``data``: files and folders that the run reads."""
     from sglang.srt.speculative.glance.engine.host import cpu_ops  # imports torch
 
     commit, dirty = _checkout()
@@ -68,7 +69,7 @@ def describe(folders: Iterable[Path]) -> Provenance:
         load=round(os.getloadavg()[0], 2),
         python=platform.python_version(),
         versions={name: _version(name) for name in PACKAGES},
-        data=_digest(folders),
+        data=_digest(data),
     )
 
 
@@ -101,10 +102,10 @@ def _checkout() -> tuple[str | None, bool | None]:
         return None, None
 
 
-def _digest(folders: Iterable[Path]) -> str:
+def _digest(data: Iterable[Path]) -> str:
     digest = hashlib.sha256()
-    for folder in folders:
-        for path in sorted(folder.rglob("*")):
+    for each in data:
+        for path in sorted(each.rglob("*")) if each.is_dir() else [each]:
             if path.is_file():
                 digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()

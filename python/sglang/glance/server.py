@@ -1,8 +1,7 @@
-"""A real SGLang server over HTTP, started and stopped from Python, and the shipped prompts."""
+"""A real SGLang server over HTTP, started and stopped from Python."""
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import os
@@ -253,23 +252,3 @@ def stop(process: subprocess.Popen) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-def chat(prompt: str, images: int = 0) -> str:
-    """The shipped reader's chat format."""
-    vision = "<|vision_start|><|image_pad|><|vision_end|>" * images
-    return f"<|im_start|>user\n{vision}{prompt}<|im_end|>\n<|im_start|>assistant\n"
-
-
-def picture_prompts(folder: Path) -> list[dict]:
-    """The shipped pictures with their questions, as ``/generate`` requests."""
-    rows = [json.loads(line) for line in (folder / "prompts.jsonl").read_text().splitlines()]
-    return [
-        {
-            "text": chat(row["prompt"], images=1),
-            "images": [base64.b64encode((folder / row["image"]).read_bytes()).decode()],
-            "task": row["task"],
-            "values": row["values"],
-        }
-        for row in rows
-    ]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from sglang.glance.audit import compare, first_divergence, near_tie_bound
-from sglang.glance.audit_client import Question, Reply, load_questions
+from sglang.glance.audit_client import Reply
 from sglang.glance.command import run
 
 IDS = [7, 8, 9, 10]
@@ -224,43 +224,3 @@ def test_the_bound_is_four_ulps() -> None:
         assert near[0] != near[1] and float(near[1] - near[0]) == ulp
         assert near_tie_bound(name) == 4 * ulp
     assert near_tie_bound("float32") == 0
-
-
-def test_questions_from_a_file(tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(b"png")
-    rows = [
-        {"prompt": "one", "image": "a.png"},
-        {"prompt": "two", "images": ["a.png", "https://host/b.jpg"]},
-        {"prompt": "none"},
-    ]
-    listed = tmp_path / "r.jsonl"
-    listed.write_text("\n\n".join(map(json.dumps, rows)) + "\n")
-    data = "data:image/png;base64,cG5n"
-    assert load_questions(listed) == [
-        Question("one", (data,)),
-        Question("two", (data, "https://host/b.jpg")),
-        Question("none"),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("{", "r.jsonl:2: not JSON"),
-        ('{"image": "a.png"}', "r.jsonl:2: expected an object with a text `prompt`"),
-        ("[1]", "r.jsonl:2: expected an object"),
-        ('{"prompt": "a", "image": "gone.png"}', "r.jsonl:2: no picture at"),
-        ('{"prompt": "a", "images": [3]}', "r.jsonl:2: expected `image` text"),
-    ],
-)
-def test_a_bad_line_is_named(tmp_path: Path, line: str, said: str) -> None:
-    listed = tmp_path / "r.jsonl"
-    listed.write_text('{"prompt": "fine"}\n' + line)
-    with pytest.raises(ValueError, match=said):
-        load_questions(listed)
-
-
-def test_an_empty_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "r.jsonl").write_text("\n")
-    with pytest.raises(ValueError, match="holds no requests"):
-        load_questions(tmp_path / "r.jsonl")

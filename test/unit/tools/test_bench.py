@@ -106,3 +106,23 @@ def test_plain_is_always_among_the_arms(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(bench, "run", run)
     assert command.run("bench", ["--arms", "ngram"]) == 130
     assert list(asked[0]) == ["plain", "ngram"]
+
+
+def test_rows_that_cannot_be_asked_are_refused_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    lines = [
+        {"prompt": "Hello."},
+        {"prompt": "a", "image": "gone.jpg"},
+        {"prompt": "<|image_pad|>"},
+        {"prompt": "b", "image": "https://host/b.jpg"},
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    assert main(["--requests", str(path)]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert [line.split(": ")[1 + (number == 0)] for number, line in enumerate(said)] == [
+        f"picture {tmp_path / 'gone.jpg'} cannot be read",
+        "the prompt has 1 image places for 0 images; it must not hold '<|image_pad|>' itself",
+        "picture https://host/b.jpg",
+    ]

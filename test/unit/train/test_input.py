@@ -14,12 +14,14 @@ from builders.pictures import form
 from PIL import Image
 from sglang.glance.assets import HEAD, READER
 from sglang.glance.command import run
+from sglang.glance.prompter import Prompter
+from sglang.glance.prompts import InputError, Message, Picture, Prompt, Text
 from sglang.glance.train.check import check, check_rows
 from sglang.glance.train.cli import parser
-from sglang.glance.train.data import InputError, Prompt, Row
+from sglang.glance.train.data import Row, kept
 from sglang.glance.train.generate import missing
 from sglang.glance.train.objective import default_taps, head_config, mask_token
-from sglang.glance.train.target import Prompter, read_config
+from sglang.glance.train.target import read_config
 from sglang.srt.speculative.glance.config import parse_head
 
 GOOD = {"image": "form.png", "prompt": "Read all lines."}
@@ -49,8 +51,9 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def row(folder: Path, prompter: Prompter) -> Row:
     """A good generated row; its prompt tokens are those of the processor's own output."""
-    inputs = prompter.inputs(GOOD["prompt"], form(1), [])
-    return Row(1, GOOD["prompt"], GOOD["image"], inputs["input_ids"].shape[1], ANSWER, "ab")
+    prompt = Prompt(prompt=GOOD["prompt"], image=str(folder / GOOD["image"]))
+    num_prompt = prompter.inputs(prompt, [])["input_ids"].shape[1]
+    return Row(**GOOD, number=1, num_prompt=num_prompt, ids=ANSWER, text="ab")
 
 
 @pytest.fixture
@@ -94,11 +97,9 @@ def test_good_rows(checked: Callable, folder: Path) -> None:
     ("line", "message"),
     [
         ("{", "line 2: Input data was truncated"),
-        ({"image": "00-document.png"}, "line 2: .*missing required field `prompt`"),
-        ({"prompt": 7}, r"line 2: Expected `str`, got `int` - at `\$\.prompt`"),
-        (GOOD | {"image": "99.png"}, "line 2: there is no image .*99.png"),
-        (GOOD | {"image": "short.png"}, "line 2: image .*short.png cannot be decoded"),
-        (GOOD | {"image": "data.jsonl"}, "line 2: image .*data.jsonl cannot be decoded"),
+        (GOOD | {"image": "99.png"}, "line 2: picture .*99.png cannot be read: No such file"),
+        (GOOD | {"image": "short.png"}, "line 2: picture .*short.png cannot be decoded"),
+        (GOOD | {"image": "https://host/x.png"}, "line 2: .*addresses are not fetched here"),
         (GOOD | {"image": "thin.png"}, "line 2: .*aspect ratio"),
         (GOOD | {"prompt": "<|image_pad|> a"}, "line 2: the prompt has 2 image places for 1"),
         ({"prompt": "<|image_pad|> a"}, "line 2: the prompt has 1 image places for 0"),
@@ -198,7 +199,7 @@ def test_an_initial_head_of_another_kind(
         ({"num_prompt": 7}, r"line 2: num_prompt is 7, the target's processor counts \d\d"),
         ({"ids": [5, VOCAB]}, f"line 2: token {VOCAB} of ids is outside the vocabulary of {VOCAB}"),
         ({"ids": [5] * 4096}, r"line 2: \d+ prompt tokens and 4096 of the answer exceed"),
-        ({"image": "99.png"}, "line 2: there is no image"),
+        ({"image": "99.png"}, "line 2: picture .*99.png cannot be read"),
     ],
 )
 def test_a_bad_generated_row(
@@ -217,24 +218,40 @@ def test_answers_too_short_to_learn_from(folder: Path, row: Row, prompter: Promp
     options = parser().parse_args(given)
     short = msgspec.structs.replace(row, ids=ANSWER[:1])
     path.write_bytes(msgspec.json.encode(short) + b"\n" + msgspec.json.encode(row) + b"\n")
-    assert check_rows(path, options, prompter, VOCAB) == [row]
+    (kept,) = check_rows(path, options, prompter, VOCAB)
+    assert kept == msgspec.structs.replace(row, image=str(folder / row.image))
     path.write_bytes(msgspec.json.encode(short) + b"\n")
     with pytest.raises(InputError, match="every answer has fewer than two tokens"):
         check_rows(path, options, prompter, VOCAB)
 
 
 def test_what_is_left_to_generate(folder: Path) -> None:
+    """Rows of every shape are known again, whatever their task is called by now."""
     data, out = folder / "data.jsonl", folder / "out" / "rows.jsonl"
     out.parent.mkdir()
-    prompts = [(1, Prompt("a", "x.png")), (3, Prompt("b")), (4, Prompt("c"))]
+    image = str(folder / "x.png")
+    turns = [Message("user", [Picture(image), Text("d")])]
+    prompts = [
+        (1, Prompt(prompt="a", image=image, task="renamed")),
+        (3, Prompt(prompt="b")),
+        (4, Prompt(prompt="c")),
+        (5, Prompt(messages=turns)),
+    ]
     assert missing(prompts, data, out) == prompts
-    rows = [Row(1, "a", "../x.png", 9, [1, 2], ""), Row(4, "c", None, 9, [1, 2], "")]
-    text = b"".join(msgspec.json.encode(row) + b"\n" for row in rows)
+    old = '{"number": 1, "prompt": "a", "image": "../x.png", '
+    text = (
+        old + '"num_prompt": 9, "ids": [1, 2], "text": ""}\n'
+        '{"number": 4, "prompt": "c", "image": null, "num_prompt": 9, "ids": [1, 2], "text": ""}\n'
+    ).encode()
+    row = Row(**kept(prompts[3][1], out.parent), number=5, num_prompt=9, ids=[1, 2], text="")
+    assert row.pictures == ["../x.png"]
+    text += msgspec.json.encode(row) + b"\n"
     out.write_bytes(text + b'{"number": 3, "pro')
-    assert missing(prompts, data, out) == [(3, Prompt("b"))]
+    assert missing(prompts, data, out) == [(3, Prompt(prompt="b"))]
     assert out.read_bytes() == text
-    with pytest.raises(InputError, match="line 1 answers line 1 of another --data"):
-        missing([(1, Prompt("another", "x.png")), *prompts[1:]], data, out)
+    for number, other in [(1, Prompt(prompt="another", image=image)), (5, Prompt(prompt="d"))]:
+        with pytest.raises(InputError, match=f"answers line {number} of another --data"):
+            missing([*(p for p in prompts if p[0] != number), (number, other)], data, out)
 
 
 def test_the_command_says_what_it_refuses(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -243,7 +260,7 @@ def test_the_command_says_what_it_refuses(folder: Path, capsys: pytest.CaptureFi
     out = folder / "out"
     given = ["--model-path", str(READER), "--data", str(path), "--out", str(out)]
     assert run("train", given) == 2
-    assert f"{path}, line 1: there is no image {folder / 'no.png'}" in capsys.readouterr().err
+    assert f"{path}, line 1: picture {folder / 'no.png'} cannot be read" in capsys.readouterr().err
     assert not out.exists()
     assert run("train", ["--model-path", str(folder), "--data", str(path), "--out", str(out)]) == 2
     assert "has no config.json" in capsys.readouterr().err

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
+from sglang.glance.prompts import InputError
 from sglang.glance.train.blocks import Sampler
-from sglang.glance.train.data import InputError
 from sglang.glance.train.head import Head
 from sglang.glance.train.loop import Plan, Trainer
 from sglang.glance.train.loss import Vocabulary

@@ -12,12 +12,13 @@ import torch
 from safetensors.torch import load_file
 from sglang.glance import command as command_line
 from sglang.glance.assets import PICTURES, READER
+from sglang.glance.prompter import Prompter
+from sglang.glance.prompts import InputError, Prompt, load_numbered
 from sglang.glance.server import Answer
 from sglang.glance.train.blocks import TappedRow
-from sglang.glance.train.data import InputError, Prompt, Row, picture, relative
+from sglang.glance.train.data import Row, kept
 from sglang.glance.train.generate import generate
 from sglang.glance.train.taps import CacheKey, TapCache
-from sglang.glance.train.target import Prompter
 from sglang.srt.speculative.glance.config import parse_head
 from sglang.srt.speculative.glance.engine.checkpoint import check_weights
 
@@ -29,12 +30,12 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The shipped questions with the answers that the reader was taught."""
     prompter, path = Prompter(READER), tmp_path_factory.mktemp("rows") / "rows.jsonl"
     lines = []
-    for number, line in enumerate((PICTURES / "prompts.jsonl").read_text().splitlines()[:8], 1):
-        asked = json.loads(line)
+    answers = map(json.loads, (PICTURES / "prompts.jsonl").read_text().splitlines()[:8])
+    for asked, (number, prompt) in zip(answers, load_numbered(PICTURES), strict=False):
         ids = prompter.tokenizer(asked["answer"])["input_ids"] + [prompter.tokenizer.eos_token_id]
-        image = relative(PICTURES / asked["image"], path.parent)
-        count = prompter.count(asked["prompt"], picture(PICTURES, asked["image"]))
-        row = Row(number, asked["prompt"], image, count, ids, asked["answer"])
+        count = prompter.count(prompt)
+        about = {"number": number, "num_prompt": count, "ids": ids, "text": asked["answer"]}
+        row = Row(**kept(prompt, path.parent), **about)
         lines.append(msgspec.json.encode(row) + b"\n")
     path.write_bytes(b"".join(lines))
     return path
@@ -190,27 +191,32 @@ def test_answers_are_written_in_order_as_they_come(tmp_path: Path) -> None:
             if "stop" in request["text"]:
                 raise RuntimeError("the server is gone")
             assert sampling == {"max_new_tokens": 9}
-            assert len(request.get("images", [])) == ("picture" in request["text"])
+            assert len(request["images"]) == ("picture" in request["text"])
             return Answer([5, 500], "a", {"prompt_tokens": len(request["text"])})
 
-    (tmp_path / "x.png").write_bytes(b"png")
-    prompts = [(n, Prompt(f"picture {n}", "x.png") if n % 2 else Prompt(f"{n}")) for n in range(40)]
-    prompts.append((40, Prompt("stop")))
+    seen = str(tmp_path / "x.png")
+    prompts = [
+        (n, Prompt(prompt=f"picture {n}", image=seen, task="t") if n % 2 else Prompt(prompt=f"{n}"))
+        for n in range(40)
+    ]
+    prompts.append((40, Prompt(prompt="stop")))
     out, done = tmp_path / "out" / "rows.jsonl", []
     out.parent.mkdir()
     with pytest.raises(RuntimeError, match="the server is gone"):
         generate(
             Server(),
             prompts,
-            tmp_path / "data.jsonl",
             out,
-            lambda prompt, has_image: f"<{prompt}>",
+            lambda prompt: {"text": f"<{prompt.prompt}>", "images": prompt.pictures},
             "cpu",
             9,
             done.append,
         )
     written = [msgspec.json.decode(line, type=Row) for line in out.read_bytes().splitlines()]
     assert [row.number for row in written] == list(range(40))
-    assert written[7] == Row(7, "picture 7", "../x.png", 11, [5, 500], "a")
-    assert written[8] == Row(8, "8", None, 3, [5, 500], "a")
+    answer = {"ids": [5, 500], "text": "a"}
+    assert written[7] == Row(
+        number=7, prompt="picture 7", image="../x.png", num_prompt=11, **answer
+    )
+    assert written[8] == Row(number=8, prompt="8", num_prompt=3, **answer)
     assert sum(done) == 40

@@ -10,13 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 from rich.console import Console
 from sglang.glance.arms import NAMES, ROUND_LOG_ENV, arms
-from sglang.glance.audit_client import Endpoint, Question, load_questions
+from sglang.glance.audit_client import Endpoint
 from sglang.glance.figures import GLANCE, POOLED
 from sglang.glance.files import whole
 from sglang.glance.law.fit import Law, fit_law
 from sglang.glance.law.rows import Asked, LawRow, by_task, join, load_rows, read_log, save_rows
 from sglang.glance.machine import Provenance, describe
 from sglang.glance.progress import bar, waiting
+from sglang.glance.prompts import Prompt, load_prompts, rows_file
 from sglang.glance.server import log_folder, starting, wait_until_up
 
 
@@ -43,7 +44,7 @@ def laws_of(rows: Sequence[LawRow]) -> dict[str, Law]:
 
 def collect(
     endpoint: Endpoint,
-    questions: Sequence[Question],
+    questions: Sequence[Prompt],
     options: argparse.Namespace,
     console: Console,
 ) -> dict[str, Asked]:
@@ -55,13 +56,13 @@ def collect(
     ):
         replies = pool.map(lambda each: endpoint.ask(each, options.max_tokens), questions)
         for question, reply in zip(questions, replies, strict=True):
-            asked[reply.rid] = Asked(question.task, len(reply.ids), reply.rounds)
+            asked[reply.rid] = Asked(question.group, len(reply.ids), reply.rounds)
             advance()
     return asked
 
 
 def record(
-    questions: Sequence[Question], options: argparse.Namespace, console: Console
+    questions: Sequence[Prompt], options: argparse.Namespace, console: Console
 ) -> list[LawRow]:
     """The rounds of a server that is started here and answers ``questions``."""
     flags = ["--dtype", options.dtype, *arms(options.head_path)[GLANCE]]
@@ -76,18 +77,12 @@ def record(
 
 
 def run(options: argparse.Namespace, console: Console) -> Report:
-    source = options.rows or options.requests
+    source = options.rows or rows_file(options.requests)
     if options.rows:
         rows = load_rows(options.rows)
         provenance = describe([])
     else:
-        questions = load_questions(options.requests)
-        untold = sum(not question.task for question in questions)
-        if untold:
-            raise ValueError(
-                f"{options.requests}: {untold} of {len(questions)} requests name no `task`; "
-                "expected one each"
-            )
+        questions = load_prompts(options.requests)
         provenance = describe([options.model_path, options.head_path])
         rows = record(questions, options, console)
         if options.save:

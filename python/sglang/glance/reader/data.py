@@ -16,8 +16,9 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from transformers import ProcessorMixin
 
+from ..prompter import chat_text
+from ..prompts import Prompt
 from ..tasks import questions, trace
-from ..train.target import chat_text
 from .marks import labelled
 
 IGNORED = -100
@@ -69,7 +70,7 @@ def row(index: int, processor: ProcessorMixin) -> Row:
     with trace.listening() as marks:
         samples = list(itertools.islice(questions(task, "train", index), QUESTIONS[task]))
     for sample in samples:
-        text = chat_text(processor, sample.prompt, has_image=True)
+        text = chat_text(processor, Prompt(prompt=sample.prompt, image="the sample's"))
         before, end, question = text.partition("<|vision_end|>")
         if pixels is None:
             inputs = processor(text=[before + end], images=[sample.image], return_tensors="pt")

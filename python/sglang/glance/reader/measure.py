@@ -12,14 +12,16 @@ from sglang.srt.speculative.glance.core.law import entropy
 
 from ..files import write_json
 from ..progress import bar, waiting
+from ..prompter import Prompter
+from ..prompts import by_line, load_numbered, load_prompts, numbered_lines
 from ..server import starting, wait_until_up
 from ..tasks import TASKS
 from ..tasks.cli import Line, write
 from ..tasks.score import right
 from ..terminal import messages, table
-from ..train.data import Prompt, Row, picture, read
+from ..train.data import Row
 from ..train.generate import generate, missing
-from ..train.target import Prompter, Target
+from ..train.target import Target
 
 CONTEXT, MAX_NEW_TOKENS = 2048, 160
 
@@ -45,32 +47,31 @@ def measure(reader: Path, folder: Path, count: int) -> list[Score]:
     data = write(folder, "heldout", count)
     prompter, rows = Prompter(reader), folder / "rows.jsonl"
     rows.unlink(missing_ok=True)
-    prompts = missing(read(data, Prompt), data, rows)
+    prompts = missing(load_numbered(data), data, rows)
     log = folder / "server.log"
     with starting(reader, log, "--dtype", "float32", device="cpu", context=CONTEXT) as server:
         with waiting(messages(), "starting a server of the reader"):
             wait_until_up(server)
         with bar(messages(), "answers", len(prompts)) as advance:
-            ask = prompter.text
-            generate(server, prompts, data, rows, ask, "cpu", MAX_NEW_TOKENS, advance)
-    answers = [row for _, row in read(rows, Row)]
-    lines = [line for _, line in read(data, Line)]
-    entropies = own_entropies(reader, prompter, folder, answers)
+            ask = prompter.request
+            generate(server, prompts, rows, ask, "cpu", MAX_NEW_TOKENS, advance)
+    answers = load_prompts(rows, kind=Row)
+    decode = msgspec.json.Decoder(Line).decode
+    lines = [line for _, line in by_line(numbered_lines(data), data, decode)]
+    entropies = own_entropies(reader, prompter, answers)
     found = [score(task, lines, answers, entropies) for task in TASKS]
     write_json(folder / "scores.json", found)
     return found
 
 
-def own_entropies(
-    reader: Path, prompter: Prompter, folder: Path, answers: Sequence[Row]
-) -> list[torch.Tensor]:
+def own_entropies(reader: Path, prompter: Prompter, answers: Sequence[Row]) -> list[torch.Tensor]:
     """For each answer, the entropy before each of its tokens, ``[len(ids)] float32``, by stock
     transformers in float32 over prompt, picture and answer."""
     target = Target(reader, prompter, (), "cpu", torch.float32)
     found = []
     with torch.inference_mode(), bar(messages(), "entropies", len(answers)) as advance:
         for row in answers:
-            inputs = prompter.inputs(row.prompt, picture(folder, row.image), row.ids)
+            inputs = prompter.inputs(row, row.ids)
             logits = target.model(**inputs, logits_to_keep=len(row.ids) + 1).logits
             found.append(entropy(logits[0, :-1]))
             advance()

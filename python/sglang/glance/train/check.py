@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from sglang.glance.prompter import Prompter
+from sglang.glance.prompts import InputError, Prompt, load_numbered, load_prompts
 from sglang.glance.train import eagle3
-from sglang.glance.train.data import InputError, Prompt, Row, each, picture, read
+from sglang.glance.train.data import Row
 from sglang.glance.train.objective import default_taps, head_config, mask_token
-from sglang.glance.train.target import Prompter
 from sglang.srt.speculative.glance.config import HeadConfigError, parse_head
 from sglang.srt.speculative.glance.engine.checkpoint import check_weights
 
@@ -73,9 +74,8 @@ def check_rows(
 ) -> list[Row]:
     """Rows with an answer to learn from: two tokens or more."""
 
-    def checked(row: Row) -> Row:
-        image = None if row.image is None else picture(path.parent, row.image)
-        num_prompt = prompter.count(row.prompt, image)
+    def check_row(row: Row) -> None:
+        num_prompt = prompter.count(row)
         if num_prompt != row.num_prompt:
             raise ValueError(
                 f"num_prompt is {row.num_prompt}, the target's processor counts {num_prompt} "
@@ -88,27 +88,23 @@ def check_rows(
                 f"{num_prompt} prompt tokens and {len(row.ids)} of the answer exceed "
                 f"--context-length {options.context_length}"
             )
-        return row
 
-    kept = [row for row in each(read(path, Row), path, checked) if len(row.ids) > 1]
+    kept = [row for row in load_prompts(path, check_row, Row) if len(row.ids) > 1]
     if not kept:
         raise InputError(f"{path}: every answer has fewer than two tokens; nothing can be learnt")
     return kept
 
 
 def _check_prompts(options: argparse.Namespace, prompter: Prompter) -> list[tuple[int, Prompt]]:
-    def checked(prompt: Prompt) -> None:
-        image = None if prompt.image is None else picture(options.data.parent, prompt.image)
-        num_prompt = prompter.count(prompt.prompt, image)
+    def check_prompt(prompt: Prompt) -> None:
+        num_prompt = prompter.count(prompt)
         if num_prompt + options.max_new_tokens > options.context_length:
             raise ValueError(
                 f"{num_prompt} prompt tokens and --max-new-tokens {options.max_new_tokens} exceed "
                 f"--context-length {options.context_length}; raise that or leave the row out"
             )
 
-    prompts = read(options.data, Prompt)
-    each(prompts, options.data, checked)
-    return prompts
+    return load_numbered(options.data, check_prompt)
 
 
 def _check_numbers(options: argparse.Namespace) -> None:

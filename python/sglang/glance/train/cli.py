@@ -23,7 +23,7 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--data",
         type=Path,
-        help="JSONL of prompts: {prompt, image}; image paths are relative to it",
+        help="prompts: a JSONL file, or a folder that holds prompts.jsonl (docs/requests.md)",
     )
     add("--rows", type=Path, help="a finished rows.jsonl instead of --data: nothing is generated")
     add("--out", type=Path, required=True, help="folder for the head, the rows and the checkpoint")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
+from sglang.glance.prompts import InputError, Prompt, numbered_lines
 from sglang.glance.server import Server
-from sglang.glance.train.data import InputError, Prompt, Row, numbered_lines, relative
+from sglang.glance.train.data import Row, kept
 
 AT_ONCE = {"cpu": 8, "cuda": 64}
 POOL = 256  # requests whose pictures are in memory together
@@ -31,8 +31,9 @@ def missing(
     for number, line in numbered_lines(out):
         row = decode(line)
         asked = known.get(row.number)
-        here = asked and asked.image and relative(data.parent / asked.image, out.parent)
-        if asked is None or (asked.prompt, here) != (row.prompt, row.image):
+        if asked is None or any(
+            getattr(row, name) != value for name, value in kept(asked, out.parent).items()
+        ):
             raise InputError(
                 f"{out}, line {number} answers line {row.number} of another --data than {data}; "
                 "choose another --out, or train on it as it is with --rows"
@@ -44,9 +45,8 @@ def missing(
 def generate(
     server: Server,
     prompts: Sequence[tuple[int, Prompt]],
-    data: Path,
     out: Path,
-    text_of: Callable[[str, bool], str],
+    request_of: Callable[[Prompt], dict],
     device: str,
     max_new_tokens: int,
     advance: Callable[[int], None],
@@ -55,15 +55,14 @@ def generate(
 
     def ask(item: tuple[int, Prompt]) -> Row:
         number, prompt = item
-        request: dict = {"text": text_of(prompt.prompt, prompt.image is not None)}
-        image = None
-        if prompt.image is not None:
-            path = data.parent / prompt.image
-            request["images"] = [base64.b64encode(path.read_bytes()).decode()]
-            image = relative(path, out.parent)
-        answer = server.generate(request, max_new_tokens=max_new_tokens)
-        num_prompt = answer.meta["prompt_tokens"]
-        return Row(number, prompt.prompt, image, num_prompt, answer.ids, answer.text)
+        answer = server.generate(request_of(prompt), max_new_tokens=max_new_tokens)
+        return Row(
+            **kept(prompt, out.parent),
+            number=number,
+            num_prompt=answer.meta["prompt_tokens"],
+            ids=answer.ids,
+            text=answer.text,
+        )
 
     with out.open("ab") as file, ThreadPoolExecutor(AT_ONCE[device]) as pool:
         for start in range(0, len(prompts), POOL):

@@ -11,7 +11,7 @@ import msgspec
 import torch
 from sglang.glance.failures import Failed
 from sglang.glance.files import whole
-from sglang.glance.train.data import InputError
+from sglang.glance.prompts import InputError
 from sglang.glance.train.loss import Loss
 from sglang.glance.train.muon import Muon
 from sglang.glance.train.taps import Tap

@@ -16,11 +16,13 @@ from rich.console import Console
 from sglang.glance.flags import compute_threads, serving, shell_line
 from sglang.glance.machine import describe
 from sglang.glance.progress import bar, waiting
+from sglang.glance.prompter import Prompter
+from sglang.glance.prompts import InputError, without_pictures
 from sglang.glance.server import starting, wait_until_up
 from sglang.glance.terminal import note, paste
 from sglang.glance.train.card import Card, write_card
 from sglang.glance.train.check import Job, check, check_held_out, check_rows
-from sglang.glance.train.data import InputError, Row, data_hash, picture
+from sglang.glance.train.data import Row, data_hash
 from sglang.glance.train.generate import generate, missing
 from sglang.glance.train.head import round_to_bfloat16
 from sglang.glance.train.kinds import KINDS, RECIPE
@@ -28,7 +30,7 @@ from sglang.glance.train.loop import Entry, Plan, Trainer
 from sglang.glance.train.loss import Vocabulary
 from sglang.glance.train.measure import Accepted, chain_accept
 from sglang.glance.train.taps import CacheKey, Tap, TapCache
-from sglang.glance.train.target import Prompter, Target, read_config
+from sglang.glance.train.target import Target, read_config
 from torch import nn
 
 
@@ -48,12 +50,12 @@ def run(options: argparse.Namespace, console: Console) -> Path:
     if len(rows) < num_rows:
         console.print(f"{num_rows - len(rows)} answers have a single token: they are left out")
         check_held_out(options, len(rows))
-    digest = data_hash(rows_path.parent, rows)
+    digest = data_hash(rows)
     kind = KINDS[options.algorithm]
     taps = kind.taps(job.config)
     target = Target(options.model_path, prompter, taps, job.device, getattr(torch, job.dtype))
     vocabulary = target.vocabulary(getattr(torch, job.dtype))
-    source = states(options, job, target, rows, rows_path.parent, digest, console)
+    source = states(options, job, target, rows, digest, console)
     if not options.no_cache:
         del target
     held, kept = split(len(rows), options.held_out, options.seed)
@@ -78,9 +80,8 @@ def answer(options: argparse.Namespace, job: Job, prompter: Prompter, console: C
             generate(
                 server,
                 left,
-                options.data,
                 out,
-                prompter.text,
+                prompter.request,
                 job.device,
                 options.max_new_tokens,
                 advance,
@@ -93,7 +94,6 @@ def states(
     job: Job,
     target: Target,
     rows: list[Row],
-    folder: Path,
     digest: str,
     console: Console,
 ) -> Tap:
@@ -102,9 +102,8 @@ def states(
     def tap(index: int):
         row = rows[index]
         if options.text_only_states:
-            return target.tapped(row.prompt, None, row.ids, None)
-        image = None if row.image is None else picture(folder, row.image)
-        return target.tapped(row.prompt, image, row.ids, row.num_prompt)
+            return target.tapped(without_pictures(row), row.ids, None)
+        return target.tapped(row, row.ids, row.num_prompt)
 
     if options.no_cache:
         return tap

@@ -11,8 +11,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from sglang.glance.files import whole
+from sglang.glance.prompts import InputError
 from sglang.glance.train.blocks import TappedRow
-from sglang.glance.train.data import InputError
 
 ROWS_A_SHARD = 64
 Tap = Callable[[int], TappedRow]

@@ -1,4 +1,4 @@
-"""The target: its sizes, its prompts as SGLang sees them, its states where SGLang captures them."""
+"""The target: its sizes, and its states where SGLang captures them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image
+from sglang.glance.prompter import Prompter, check_folder
+from sglang.glance.prompts import InputError, Prompt
 from sglang.glance.train.blocks import TappedRow
-from sglang.glance.train.data import InputError
 from sglang.glance.train.loss import Vocabulary
 
 FAMILIES = ("Qwen3VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration")
@@ -17,10 +17,9 @@ FAMILIES = ("Qwen3VLForConditionalGeneration", "Qwen2_5_VLForConditionalGenerati
 
 def read_config(path: Path) -> Any:
     """The transformers config of a target that GLANCE serves."""
+    check_folder(path)
     from transformers import AutoConfig
 
-    if not (path / "config.json").is_file():
-        raise InputError(f"--model-path: {path} has no config.json; expected a Hugging Face folder")
     config = AutoConfig.from_pretrained(path)
     family = (config.architectures or ["none"])[0]
     if family not in FAMILIES:
@@ -29,58 +28,6 @@ def read_config(path: Path) -> Any:
             "no others"
         )
     return config
-
-
-def chat_text(processor: Any, prompt: str, has_image: bool) -> str:
-    """The target's chat format, up to where its answer begins."""
-    content = [{"type": "image"}] * has_image + [{"type": "text", "text": prompt}]
-    return processor.apply_chat_template(
-        [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=False
-    )
-
-
-class Prompter:
-    """Prompts with at most one picture, in the target's chat format."""
-
-    def __init__(self, path: Path) -> None:
-        from transformers import AutoProcessor
-
-        self.processor = AutoProcessor.from_pretrained(path)
-        self.tokenizer = self.processor.tokenizer
-        self.image_id = self.tokenizer.convert_tokens_to_ids(self.processor.image_token)
-
-    def text(self, prompt: str, has_image: bool) -> str:
-        return chat_text(self.processor, prompt, has_image)
-
-    def count(self, prompt: str, image: Image.Image | None) -> int:
-        """Prompt tokens, the picture's included, without touching a pixel."""
-        ids = self.tokenizer(self.text(prompt, image is not None))["input_ids"]
-        pads = ids.count(self.image_id)
-        if pads != (image is not None):
-            raise ValueError(
-                f"the prompt has {pads} image places for {int(image is not None)} images; it must "
-                f"not hold {self.processor.image_token!r} itself"
-            )
-        if image is None:
-            return len(ids)
-        size = (image.height, image.width)
-        counted = self.processor._get_num_multimodal_tokens(image_sizes=[size])
-        return len(ids) - 1 + counted.num_image_tokens[0]
-
-    def inputs(self, prompt: str, image: Image.Image | None, answer: Sequence[int]) -> dict:
-        """The model's arguments for prompt and answer together, one row."""
-        images = {} if image is None else {"images": [image]}
-        out = self.processor(
-            text=[self.text(prompt, image is not None)], **images, return_tensors="pt"
-        )
-        ids = torch.cat([out["input_ids"], torch.tensor([answer], dtype=torch.long)], dim=1)
-        out["input_ids"], out["attention_mask"] = ids, torch.ones_like(ids)
-        if "mm_token_type_ids" in out:
-            missing = ids.shape[1] - out["mm_token_type_ids"].shape[1]
-            out["mm_token_type_ids"] = torch.nn.functional.pad(
-                out["mm_token_type_ids"], (0, missing)
-            )
-        return dict(out)
 
 
 class Target:
@@ -124,12 +71,10 @@ class Target:
                 hook.remove()
         return torch.cat([kept[tap] for tap in self.taps], dim=-1)
 
-    def tapped(
-        self, prompt: str, image: Image.Image | None, answer: Sequence[int], num_prompt: int | None
-    ) -> TappedRow:
+    def tapped(self, prompt: Prompt, answer: Sequence[int], num_prompt: int | None) -> TappedRow:
         """``num_prompt``: the prompt's tokens as the engine counted them; None where it was asked
         otherwise."""
-        inputs = self.prompter.inputs(prompt, image, answer)
+        inputs = self.prompter.inputs(prompt, answer)
         ids = inputs["input_ids"][0]
         counted = len(ids) - len(answer)
         if num_prompt not in (counted, None):
