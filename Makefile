@@ -44,11 +44,12 @@ audit: setup  ## compare GLANCE's tokens with plain decoding's; ARGS as in `... 
 doctor: setup  ## what is installed, and whether GLANCE can start
 	@$(BIN)/python -m sglang_glance doctor $(ARGS)
 
-check: setup $(STAMP)-dev  ## lint, formatting, layers, sizes
+check: setup $(STAMP)-dev  ## lint, formatting, layers, sizes, Dockerfile
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/python scripts/layers.py
 	$(BIN)/python scripts/sizes.py
+	$(BIN)/hadolint Dockerfile
 
 format: $(STAMP)-dev  ## put the sources in ruff's format
 	$(BIN)/ruff check --fix .

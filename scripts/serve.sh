@@ -6,7 +6,6 @@ flags=(--speculative-algorithm GLANCE --speculative-draft-model-path "$data/glan
 if [[ $DEVICE == cpu ]]; then
     cores=$(nproc)  # half of them compute; see compute_threads in python/sglang/glance/flags.py
     export SGLANG_USE_CPU_ENGINE=1 OMP_NUM_THREADS="${OMP_NUM_THREADS:-$((cores > 1 ? cores / 2 : 1))}"
-    flags+=(--device cpu --max-total-tokens 20000 --max-running-requests 8)
 fi
 cat <<TEXT
 Once the log says "The server is fired up and ready to roll!", ask it from another terminal:

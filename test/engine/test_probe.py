@@ -4,7 +4,7 @@ puts the right token last among its siblings."""
 from __future__ import annotations
 
 import torch
-from harness import Plain, assert_identical, assert_no_slot_lost, chat
+from harness import Plain, Rounds, assert_identical, assert_no_slot_lost, chat
 from probing import BUDGET, Probe
 from sglang.srt.speculative.glance.core.positions import mrope_positions
 
@@ -29,6 +29,14 @@ def test_mixed_batch_of_eight(probe: Probe, plain: Plain, prompts: list[dict]) -
     sampling = {"max_new_tokens": 64, "ignore_eos": True}
     answers = probe.server.generate_all(requests, parallel=8, **sampling)
     assert_identical(answers, plain.answers(requests, **sampling))
+
+
+def test_the_worker_hears_of_every_round_once(probe: Probe) -> None:
+    """Lengths as the host has them, by which it warns of drafts that are of no use."""
+    heard = [row["num_correct_drafts"] for row in probe.of("round")]
+    rounds = Rounds(probe.rounds.path).new()
+    assert len(rounds) > 100
+    assert heard == [[length - 1 for length in lens] for lens in rounds]
 
 
 def test_no_foreign_id_is_embedded(probe: Probe) -> None:

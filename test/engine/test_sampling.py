@@ -152,11 +152,10 @@ def test_greedy_and_sampled_requests_in_one_batch(
 @pytest.mark.parametrize(
     ("body", "named"),
     [
-        ({"return_sampling_mask": True, "sampling_params": {"top_k": 4}}, "return_sampling_mask"),
         ({"sampling_params": {"beam_width": 2}}, "beam search"),
         ({"watermark": {"enabled": True}}, "watermark"),
     ],
-    ids=["return_sampling_mask", "beam_width", "watermark"],
+    ids=["beam_width", "watermark"],
 )
 def test_what_cannot_be_honoured_is_refused(
     glance: Server, plain: Plain, prompts: list[dict], body: dict, named: str

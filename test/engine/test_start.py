@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
+import subprocess
+import sys
 from pathlib import Path
+from unittest.mock import patch
 
-import pytest
-from builders.heads import broken_head
-from harness import HEAD, READER, Server, glance_flags, start
+from builders.heads import broken_head, config_for, random_head
+from builders.qwen25vl import random_qwen25vl
+from builders.shipped import MASK
+from harness import GLANCE, HEAD, READER, Server, chat
+from sglang.glance.server import serve
+from sglang.srt.speculative.glance.engine.host import CPU_ENGINE
 
 
 def test_defaults(glance: Server) -> None:
@@ -22,23 +31,58 @@ def test_overlap_is_off_on_a_cpu(glance: Server) -> None:
     assert glance.get("/server_info").json()["disable_overlap_schedule"] is True
 
 
-@pytest.mark.parametrize(
-    ("field", "changes"),
-    [
-        pytest.param(
-            "target_layer_ids", {"target_layer_ids": [0, 1, 2, 3, 5]}, id="tap-of-the-last-layer"
-        ),
-        pytest.param(
-            "mask_token_id", {"mask_token_id": None}, id="no-mask-token", marks=pytest.mark.slow
-        ),
-    ],
-)
-def test_broken_head_ends_the_start_naming_the_field(
-    tmp_path: Path, field: str, changes: dict
-) -> None:
-    head = broken_head(HEAD, tmp_path / "head", **changes)
+REFUSED = {
+    "no such head": ({}, "--speculative-draft-model-path: .*/nowhere does not exist"),
+    "tap of the last layer": (
+        {"target_layer_ids": [0, 1, 2, 3, 5]},
+        r"head config field \S*target_layer_ids",
+    ),
+}
+
+
+def test_a_refused_start_says_one_line_and_fails(tmp_path: Path) -> None:
+    """Through the command line. What SGLang prints while it is imported is not ours."""
+    started = {}
+    for name, (changes, _) in REFUSED.items():
+        head = broken_head(HEAD, tmp_path / name, **changes) if changes else tmp_path / "nowhere"
+        command = [sys.executable, "-m", "sglang.launch_server", "--model-path", str(READER)]
+        command += [*GLANCE[:2], "--speculative-draft-model-path", str(head)]
+        started[name] = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+    for name, process in started.items():
+        _, errors = process.communicate(timeout=300)
+        lines = [line for line in errors.splitlines() if "GLANCE" in line]
+        assert process.returncode == 1, errors
+        assert len(lines) == 1 and lines[0] == errors.splitlines()[-1], errors
+        assert re.match(f"GLANCE: {REFUSED[name][1]}", lines[0])
+        assert "Traceback" not in errors
+
+
+def _readme_command() -> list[str]:
+    """The flags printed under "Serve your own target"."""
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    [command] = re.findall(
+        r"Serve your own target.*?python -m sglang\.launch_server (.*?)\n\n", text, re.S
+    )
+    return shlex.split(command.replace("\\\n", " "))
+
+
+def test_own_target_as_the_readme_prints_it(tmp_path: Path) -> None:
+    """A float16 checkpoint on a CPU, in a shell in which nothing is set."""
+    target = random_qwen25vl(READER, tmp_path / "target", dtype="float16")
+    head = random_head(config_for(target, MASK), tmp_path / "head")
+    flags = [{"HEAD": str(head)}.get(flag, flag) for flag in _readme_command()]
+    assert flags[:2] == ["--model-path", "TARGET"] and "--dtype" not in flags
+    shell = {name: value for name, value in os.environ.items() if name != CPU_ENGINE}
     with (
-        pytest.raises(RuntimeError, match=rf"head config field \S*{field}"),
-        start(READER, tmp_path / "server.log", *glance_flags(head)),
+        patch.dict(os.environ, {**shell, "OMP_NUM_THREADS": "1"}, clear=True),
+        serve(target, tmp_path / "server.log", *flags[2:], device_flags=()) as server,
     ):
-        pass
+        answer = server.generate({"text": chat("Read the document.")}, max_new_tokens=24)
+        info = server.get("/server_info").json()
+    assert len(answer.ids) > 1 and answer.rounds > 0
+    assert (info["device"], info["dtype"]) == ("cpu", "bfloat16")
+    log = (tmp_path / "server.log").read_text()
+    assert log.count("GLANCE: --dtype not given, float16 weights are served in bfloat16") == 1
+    assert log.count("GLANCE: --max-total-tokens not given") == 1

@@ -102,6 +102,13 @@ def _save(kind: str, **tensors: torch.Tensor) -> None:
         part.rename(folder / f"{kind}-{len(list(folder.iterdir())):05}.pt")
 
 
+def _finished_round(
+    original: Callable, worker: Any, num_correct_drafts: list[int], **more: Any
+) -> None:
+    _record("round", num_correct_drafts=num_correct_drafts)
+    original(worker, num_correct_drafts, **more)
+
+
 HOOKS = {
     f"{_DFLASH}._append_target_hidden_to_draft_kv_by_loc": _keep_states,
     f"{_GLANCE}.draft.BlockDrafter.marginals": _keep_drafts,
@@ -109,6 +116,7 @@ HOOKS = {
     f"{_GLANCE}.draft.BlockDrafter.propose": _last_is_best,
     f"{_GLANCE}.commit.move_accepted": _accepted_nodes,
     f"{_GLANCE}.worker.GlanceWorker._append_target_hidden_sequential": _head_slots,
+    f"{_GLANCE}.worker.GlanceWorker.on_verify_complete_cpu": _finished_round,
     f"{_SRT}.layers.vocab_parallel_embedding.VocabParallelEmbedding.forward": _embedded_ids,
     f"{_FORWARD}.compute_spec_mrope_positions": _verify_positions,
 }

@@ -76,6 +76,8 @@ def test_public_layout_parses():
         dflash(mask_token="<|mask|>", num_target_layers=36),
         dflash(output_multiplier=1.0, shift_label=False, conv_kernel_size=None),
         head(glance_config={}),
+        head(glance_config={"target_fingerprint": "0a1b"}),
+        head(glance_config={"target_fingerprint": None}),
     ],
     ids=lambda layout: "",
 )
@@ -125,6 +127,7 @@ def test_other_layouts_mean_the_same(layout):
         (head(conv_kernel_size=3), "conv_kernel_size"),
         (head(glance_config={"temperature": 1}), "glance_config"),
         (head(glance_config=[1]), "glance_config"),
+        (head(glance_config={"target_fingerprint": 7}), "target_fingerprint"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

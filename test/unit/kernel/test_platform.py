@@ -24,8 +24,9 @@ def ask_from(module: str) -> bool:
 
 @pytest.fixture
 def no_amx(monkeypatch):
-    """A processor without AMX, whatever this one has."""
+    """A machine without AMX and without an accelerator, whatever this one has."""
     original = lambda: False
+    monkeypatch.setattr(platform_plugin, "has_accelerator", lambda torch: False)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", original)
     monkeypatch.setenv("SGLANG_USE_CPU_ENGINE", "1")
     monkeypatch.setattr(platform_plugin.platform, "machine", lambda: "x86_64")
@@ -53,6 +54,34 @@ def test_elsewhere_nothing_is_replaced(no_amx, monkeypatch, engine, machine):
     monkeypatch.setattr(platform_plugin.platform, "machine", lambda: machine)
     platform_plugin.activate()
     assert torch.cpu._is_amx_tile_supported is no_amx
+
+
+def test_a_machine_without_accelerator_needs_no_switch(no_amx, monkeypatch):
+    monkeypatch.delenv(platform_plugin.CPU_ENGINE)
+    platform_plugin.activate()
+    assert os.environ[platform_plugin.CPU_ENGINE] == "1"
+    assert ask_from("sglang.srt.utils.common")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("has_accelerator", lambda torch: True), ("has_our_ops", lambda: False)],
+)
+def test_elsewhere_the_switch_stays_the_users(no_amx, monkeypatch, name, value):
+    monkeypatch.delenv(platform_plugin.CPU_ENGINE)
+    monkeypatch.setattr(platform_plugin, name, value)
+    platform_plugin.activate()
+    assert platform_plugin.CPU_ENGINE not in os.environ
+    assert torch.cpu._is_amx_tile_supported is no_amx
+
+
+def test_another_build_of_sgl_kernel_is_not_ours(monkeypatch, tmp_path):
+    assert platform_plugin.has_our_ops()
+    found = types.SimpleNamespace(origin=str(tmp_path / "__init__.py"))
+    monkeypatch.setattr(platform_plugin, "find_spec", lambda name: found)
+    assert not platform_plugin.has_our_ops()
+    monkeypatch.setattr(platform_plugin, "find_spec", lambda name: None)
+    assert not platform_plugin.has_our_ops()
 
 
 def test_a_processor_with_amx_answers_for_itself(no_amx, monkeypatch):
@@ -88,12 +117,19 @@ SGLANG_SAYS = """
 import torch
 torch.cpu._is_amx_tile_supported = lambda: False
 from sglang.srt.utils import cpu_has_amx_support
-print(cpu_has_amx_support(), torch.cpu._is_amx_tile_supported())
+from sglang.srt.utils.common import is_cpu
+print(is_cpu(), cpu_has_amx_support(), torch.cpu._is_amx_tile_supported())
 """
 
 
-def test_stock_sglang_takes_its_cpu_path_without_amx():
-    assert run_python(SGLANG_SAYS, SGLANG_USE_CPU_ENGINE="1") == "True False"
+@pytest.mark.skipif(torch.cuda.is_available(), reason="of a machine without a GPU")
+@pytest.mark.parametrize(
+    ("shell", "says"),
+    [({}, "True True False"), ({"SGLANG_USE_CPU_ENGINE": "0"}, "False False False")],
+)
+def test_stock_sglang_takes_its_cpu_path_without_amx_unless_told_not_to(monkeypatch, shell, says):
+    monkeypatch.delenv("SGLANG_USE_CPU_ENGINE", raising=False)
+    assert run_python(SGLANG_SAYS, **shell) == says
 
 
 def test_the_twins_serve_every_op_when_asked():

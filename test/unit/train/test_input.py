@@ -22,7 +22,8 @@ from sglang.glance.train.data import Row, kept
 from sglang.glance.train.generate import missing
 from sglang.glance.train.objective import default_taps, head_config, mask_token
 from sglang.glance.train.target import read_config
-from sglang.srt.speculative.glance.config import parse_head
+from sglang.srt.speculative.glance.config import parse_head, trained_target
+from sglang.srt.speculative.glance.fingerprint import fingerprint
 
 GOOD = {"image": "form.png", "prompt": "Read all lines."}
 ANSWER = [5, 6, 7]
@@ -153,6 +154,10 @@ def test_a_gpu_that_is_not_there(checked: Callable, monkeypatch: pytest.MonkeyPa
     assert checked([GOOD, GOOD]).device == "cpu"
     with pytest.raises(InputError, match="--device cuda: torch sees none"):
         checked([GOOD, GOOD], "--device", "cuda")
+
+
+def test_the_head_names_the_target_that_it_is_trained_for(checked: Callable) -> None:
+    assert trained_target(checked([GOOD, GOOD]).config) == fingerprint(READER)
 
 
 def test_an_initial_head(checked: Callable, tmp_path: Path) -> None:

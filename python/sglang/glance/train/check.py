@@ -16,6 +16,7 @@ from sglang.glance.train.data import Row
 from sglang.glance.train.objective import default_taps, head_config, mask_token
 from sglang.srt.speculative.glance.config import HeadConfigError, parse_head
 from sglang.srt.speculative.glance.engine.checkpoint import check_weights
+from sglang.srt.speculative.glance.fingerprint import fingerprint
 
 DEFAULT_BLOCK, DEFAULT_LAYERS, DEFAULT_CHAIN = 16, 5, 9
 DEFAULT_CONTEXT = 4096  # tokens, where the target does not end earlier
@@ -138,7 +139,8 @@ def _head(options: argparse.Namespace, text: Any, tokenizer: Any) -> dict[str, A
         return _eagle3(options, text)
     head = _initial(options, text) if options.init else _new(options, text, tokenizer)
     _parse(head, text, "--init" if options.init else "--taps")
-    return head
+    trained_for = fingerprint(options.model_path)
+    return head | {"glance_config": {"target_fingerprint": trained_for} if trained_for else {}}
 
 
 def _eagle3(options: argparse.Namespace, text: Any) -> dict[str, Any]:

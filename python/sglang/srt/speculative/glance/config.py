@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 from sglang.srt.speculative.glance.core.tree import check_shape, max_nodes
+from sglang.srt.speculative.glance.refusal import Refusal
 
 DEFAULT_BUDGET = 32
 DEFAULT_TOPK = 8
@@ -19,6 +20,8 @@ _DFLASH_KEYS = {
     "block_size",
     "num_target_layers",
 }
+# What GLANCE's trainer adds to the format.
+_GLANCE_KEYS = {"target_fingerprint"}
 # Variants of the DFlash format that change what the head computes: this release does not run them.
 _UNSUPPORTED_DFLASH = (
     "projector_type",
@@ -34,7 +37,7 @@ _UNSUPPORTED_DFLASH = (
 )
 
 
-class HeadConfigError(ValueError):
+class HeadConfigError(Refusal):
     """A head checkpoint's ``config.json`` that GLANCE cannot serve; the message names the field."""
 
 
@@ -78,6 +81,7 @@ def parse_head(head: Mapping[str, Any], target: Mapping[str, Any]) -> GlanceConf
     if not isinstance(dflash, Mapping):
         _fail("dflash_config", dflash, "an object", "use a head in DFlash's checkpoint format")
     _refuse_variants(head, dflash)
+    _check_glance_keys(head)
 
     def field(name: str) -> Any:
         return dflash.get(name, head.get(name))
@@ -108,21 +112,32 @@ def _refuse_variants(head: Mapping[str, Any], dflash: Mapping[str, Any]) -> None
                 "absent",
                 "GLANCE serves plain DFlash heads; this variant is not supported",
             )
-    unknown = set(dflash) - _DFLASH_KEYS - set(_UNSUPPORTED_DFLASH)
-    if unknown:
+    _refuse_unknown("dflash_config", set(dflash) - set(_UNSUPPORTED_DFLASH), _DFLASH_KEYS)
+
+
+def _check_glance_keys(head: Mapping[str, Any]) -> None:
+    extra = head.get("glance_config") or {}
+    if not isinstance(extra, Mapping):
+        _fail("glance_config", extra, "an object", "copy it from the trained head")
+    _refuse_unknown("glance_config", set(extra), _GLANCE_KEYS)
+    trained = extra.get("target_fingerprint")
+    if trained is not None and not isinstance(trained, str):
         _fail(
-            "dflash_config",
-            sorted(unknown),
-            f"only keys of {sorted(_DFLASH_KEYS)}",
-            "remove the unknown keys",
+            "glance_config.target_fingerprint",
+            trained,
+            "the string that the trainer wrote",
+            "copy it from the trained head, or remove it",
         )
-    if head.get("glance_config"):
-        _fail(
-            "glance_config",
-            head["glance_config"],
-            "absent or empty",
-            "this release defines no keys there; remove them",
-        )
+
+
+def trained_target(head: Mapping[str, Any]) -> str | None:
+    """Fingerprint of the target that a head was trained for; None where its config has none."""
+    return (head.get("glance_config") or {}).get("target_fingerprint")
+
+
+def _refuse_unknown(field: str, got: set[str], known: set[str]) -> None:
+    if unknown := got - known:
+        _fail(field, sorted(unknown), f"only keys of {sorted(known)}", "remove the unknown keys")
 
 
 def _parse_taps(taps: Any, num_layers: int) -> tuple[int, ...]:
@@ -181,36 +196,37 @@ def _check_attention(head: Mapping[str, Any]) -> None:
 def resolve(
     base: GlanceConfig, *, block: int | None, budget: int | None, topk: int | None
 ) -> GlanceConfig:
-    """Apply the flags (None = not given) to a head's config. Raises ``ValueError`` naming the flag.
+    """Apply the flags (None = not given) to a head's config. Raises :class:`Refusal`, which names
+    the flag.
 
     ``block`` may be below the trained one, not above it.
     """
     block = base.block if block is None else block
     if not 2 <= block <= base.block:
-        raise ValueError(
+        raise Refusal(
             f"--speculative-dflash-block-size: got {block}, expected 2..{base.block} "
             f"(the head was trained on blocks of {base.block}); omit the flag to use that"
         )
     topk = base.topk if topk is None else topk
     if topk < 1:
-        raise ValueError(f"--speculative-eagle-topk: got {topk}, expected at least 1 (1 = chain)")
+        raise Refusal(f"--speculative-eagle-topk: got {topk}, expected at least 1 (1 = chain)")
     limit = max_nodes(block, topk)
     if budget is None:
         budget = block if topk == 1 else min(base.budget, limit)
     if budget < 2:
-        raise ValueError(
+        raise Refusal(
             f"--speculative-num-draft-tokens: got {budget}, expected at least 2, the root and one "
             "drafted token"
         )
     if budget > limit:
-        raise ValueError(
+        raise Refusal(
             f"--speculative-num-draft-tokens: got {budget}, expected 2..{limit} "
             f"(a block of {block} with {topk} candidates an offset has {limit} nodes)"
         )
     try:
         check_shape(block, topk, budget)
     except ValueError as error:
-        raise ValueError(
+        raise Refusal(
             f"--speculative-num-draft-tokens {budget} with --speculative-eagle-topk {topk} and "
             f"--speculative-dflash-block-size {block}: {error}"
         ) from None

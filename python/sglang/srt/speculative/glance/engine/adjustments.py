@@ -1,7 +1,8 @@
 """Everything GLANCE adjusts in SGLang 0.5.23 outside its own classes, a row each.
 
-Instance-level adjustments live where the instance is made: the capture setter (``capture.py``), the
-head on a CPU (``cpu.py``) and the target's graph runner (``graphs.py``).
+Adjustments of an instance live where the instance is made: the capture setter (``capture.py``), the
+head on a CPU (``cpu.py``) and the graph runner of the target (``graphs.py``). ``args.py`` wraps a step
+of argument resolution in the way that SGLang offers to plugins.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from sglang.srt.speculative.glance.engine.refusals import (
     ends_the_server,
     logprobs_out_of_range,
 )
+from sglang.srt.speculative.glance.engine.weights import head_by_name_only
 
 
 class Adjustment(NamedTuple):
@@ -64,6 +66,24 @@ def refuse_request(original: Callable, req: Any, enable_overlap: bool) -> str | 
     if req.return_hidden_states:
         return "return_hidden_states is not supported with GLANCE: drop it from the request"
     return ends_the_server(req) or cannot_be_sampled(req) or original(req, enable_overlap)
+
+
+def masks_are_kept(original: Callable, req: Any, spec_algorithm: Any) -> str | None:
+    """Reason why a request's sampling mask cannot be given (HTTP 400), or None."""
+    if getattr(spec_algorithm, "name", None) == "GLANCE":
+        return None  # the host's sampler draws every node's token, and has its support
+    return original(req, spec_algorithm)
+
+
+async def refuse_on_a_cpu(original: Callable, manager: Any, *request: Any) -> None:
+    """Raises ValueError, which becomes HTTP 400, where the host's scheduler would end."""
+    args = manager.server_args
+    if args.speculative_algorithm == "GLANCE" and args.device == "cpu":
+        raise ValueError(
+            "a server on a CPU has no device memory to release or resume: stop it to free its "
+            "memory"
+        )
+    await original(manager, *request)
 
 
 def refuse_at_the_door(original: Callable, manager: Any, obj: Any, input_ids: Any) -> None:
@@ -203,9 +223,31 @@ ADJUSTMENTS = (
     Adjustment(
         "sglang.srt.speculative.dflash_utils.validate_dflash_request",
         refuse_request,
-        "tapped states occupy the hidden-states output; the tree's sampling supports are not kept; "
-        "the sampler has no seeded min_p: requests for these must be refused",
+        "tapped states occupy the hidden-states output; the sampler has no seeded min_p: requests "
+        "for these must be refused",
         "upstream asks the algorithm which requests it serves",
+    ),
+    Adjustment(
+        "sglang.srt.speculative.spec_sampling_mask.validate_spec_sampling_mask_request",
+        masks_are_kept,
+        "sampling masks are refused for the DFLASH family where its own verify cannot sample",
+        "upstream asks the algorithm which requests it serves",
+    ),
+    Adjustment(
+        "sglang.srt.managers.scheduler_components.weight_updater.SchedulerWeightUpdaterManager."
+        "_select_runners",
+        head_by_name_only,
+        "weights are loaded into the draft's model too, which may take a target's for its own",
+        "upstream gives a draft only what is meant for it",
+    ),
+    *(
+        Adjustment(
+            f"sglang.srt.managers.tokenizer_control_mixin.TokenizerControlMixin.{name}",
+            refuse_on_a_cpu,
+            "on a CPU the scheduler ends: it looks for a GPU to wait for",
+            "upstream refuses there",
+        )
+        for name in ("release_memory_occupation", "resume_memory_occupation")
     ),
     Adjustment(
         "sglang.srt.managers.tokenizer_manager.TokenizerManager._validate_one_request",

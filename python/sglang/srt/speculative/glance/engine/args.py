@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import logging
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sglang.srt.speculative.glance.config import GlanceConfig, parse_head, resolve
+import torch
+from sglang.srt.arg_groups.overrides import record_foreign_defaults, resolving_view
+from sglang.srt.speculative.glance.config import GlanceConfig, trained_target
+from sglang.srt.speculative.glance.engine import host
 from sglang.srt.speculative.glance.engine.checkpoint import check_weights
+from sglang.srt.speculative.glance.engine.host import TREE_BACKENDS
+from sglang.srt.speculative.glance.engine.models import Models, load_config, read_models
+from sglang.srt.speculative.glance.fingerprint import fingerprint
+from sglang.srt.speculative.glance.refusal import Refusal, refuse
 
 logger = logging.getLogger(__name__)
 
-SUPPORTED_ARCHITECTURES = ("Qwen3VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration")
-# Attention backends that read a tree mask in target verify, by device.
-TREE_BACKENDS = {"cuda": ("flashinfer", "triton", "fa3"), "cpu": ("intel_amx",)}
-
+MAX_RUNNING_REQUESTS = 48
+MEMORY_SHARE = 1 / 8  # of a CPU's memory, for K/V, where no flag says how much
 
 # ServerArgs fields that must keep this value.
 REQUIRED = {
@@ -49,15 +55,17 @@ def flag_of(field: str) -> str:
     return f"--{field.replace('_', '-')}"
 
 
-def refuse(flag: str, got: Any, expected: str) -> None:
-    raise ValueError(f"GLANCE does not support {flag}={got!r}: expected {expected}")
+def _device(args: Any) -> str:
+    return (args.device or host.device()).split(":")[0]
 
 
 def check(args: Any) -> None:
     """Refuse, in one line that names the flag, what this release cannot serve exactly."""
-    device = args.device.split(":")[0]
+    device = _device(args)
     if device not in TREE_BACKENDS:
-        refuse("--device", args.device, f"one of {sorted(TREE_BACKENDS)}")
+        refuse("--device", device, f"one of {sorted(TREE_BACKENDS)}")
+    if device == "cpu" and (problem := host.cpu_path_problem()) is not None:
+        raise Refusal(f"GLANCE cannot run on this CPU: {problem}")
     if args.speculative_draft_model_path is None:
         refuse("--speculative-draft-model-path", None, "the path of a head in DFlash's format")
     for field, plain in REQUIRED.items():
@@ -66,60 +74,8 @@ def check(args: Any) -> None:
             refuse(flag_of(field), got, "no value" if plain is None else repr(plain))
 
 
-def _draft_and_target(args: Any) -> tuple[dict, Any]:
-    from sglang.srt.utils.hf_transformers_utils import get_config
-
-    target = get_config(
-        args.model_path,
-        trust_remote_code=args.trust_remote_code,
-        revision=args.revision,
-        model_override_args=json.loads(args.json_model_override_args),
-    )
-    path = Path(args.speculative_draft_model_path)
-    if (path / "mask_embedding.pt").exists():
-        # It would be merged into the target's embedding, and the target's output would change.
-        raise ValueError(
-            f"--speculative-draft-model-path: {path} holds mask_embedding.pt, which rewrites a row "
-            "of the target's embedding; GLANCE serves heads that leave the target as it is"
-        )
-    if path.is_dir():
-        if not (path / "config.json").is_file():
-            raise ValueError(
-                f"--speculative-draft-model-path: no config.json in {path}; expected a head "
-                "checkpoint directory in DFlash's format"
-            )
-        return json.loads((path / "config.json").read_text()), target
-    head = get_config(
-        args.speculative_draft_model_path,
-        trust_remote_code=args.trust_remote_code,
-        revision=args.speculative_draft_model_revision,
-    )
-    return head.to_dict(), target
-
-
-def load_config(args: Any) -> GlanceConfig:
-    """The run's :class:`GlanceConfig`; ``args`` reads like ServerArgs."""
-    head, target = _draft_and_target(args)
-    if (target.architectures or [""])[0] not in SUPPORTED_ARCHITECTURES:
-        refuse("--model-path", target.architectures, f"one of {SUPPORTED_ARCHITECTURES}")
-    text = target.get_text_config()
-    sizes = {
-        name: getattr(text, name) for name in ("num_hidden_layers", "hidden_size", "vocab_size")
-    }
-    config = resolve(
-        parse_head(head, sizes),
-        block=args.speculative_dflash_block_size,
-        budget=args.speculative_num_draft_tokens,
-        topk=args.speculative_eagle_topk,
-    )
-    if config.topk > sizes["vocab_size"]:
-        vocab = sizes["vocab_size"]
-        refuse("--speculative-eagle-topk", config.topk, f"at most the vocabulary, {vocab}")
-    return config
-
-
 def _settle_backends(args: Any) -> None:
-    device = args.device.split(":")[0]
+    device = _device(args)
     allowed = TREE_BACKENDS[device]
     if device == "cpu" and args.attention_backend is None:
         args.attention_backend = allowed[0]
@@ -139,24 +95,101 @@ def _settle_backends(args: Any) -> None:
     args.speculative_draft_attention_backend = draft
 
 
+def before_the_models_are_read(server_args: Any, previous: Callable[[Any], None]) -> None:
+    """SGLang's step that prepares the paths, and after it what has to be settled before SGLang
+    reads a checkpoint: it keeps the dtype that it finds then."""
+    previous(server_args)
+    if (resolving_view(server_args).speculative_algorithm or "").upper() == "GLANCE":
+        record_foreign_defaults(server_args, "GLANCE", settle_models)
+
+
+def settle_models(args: Any) -> None:
+    """Check both checkpoints, then settle the dtype and the K/V pool. ``args`` as in
+    :func:`settle`."""
+    check(args)
+    models = read_models(args)
+    config = load_config(args, models)
+    if (folder := Path(args.speculative_draft_model_path)).is_dir():
+        check_weights(folder, models.head, len(config.taps))
+    _compare_targets(args, models.head)
+    if _device(args) == "cpu":
+        _settle_dtype(args, models)
+        _settle_pool(args, models, config)
+
+
+def _compare_targets(args: Any, head: dict[str, Any]) -> None:
+    trained, target = trained_target(head), Path(args.model_path)
+    served = fingerprint(target) if trained is not None and target.is_dir() else None
+    if served not in (None, trained):
+        logger.warning(
+            "GLANCE: the head %s was trained for another target than %s: drafts will be poor, the "
+            "output stays exact; train a head for this target, or serve the head's own",
+            args.speculative_draft_model_path,
+            target,
+        )
+
+
+def _settle_dtype(args: Any, models: Models) -> None:
+    """A CPU's ops have no float16. SGLang would make float16 of a float32 checkpoint, and read the
+    head's dtype apart from the target's."""
+    if args.dtype in ("half", "float16"):
+        refuse("--dtype", args.dtype, "bfloat16 or float32 on a CPU, whose ops have no float16")
+    if args.dtype != "auto":
+        return
+    weights = models.text.dtype or models.target.dtype or torch.float32
+    weights = str(weights).removeprefix("torch.")
+    args.dtype = "float32" if weights == "float32" else "bfloat16"
+    logger.info("GLANCE: --dtype not given, %s weights are served in %s", weights, args.dtype)
+
+
+def _settle_pool(args: Any, models: Models, config: GlanceConfig) -> None:
+    """Room for every running request at the full context length, within a share of memory.
+    SGLang would reserve most of a CPU's memory."""
+    if args.max_total_tokens is not None or args.mem_fraction_static is not None:
+        return
+    context = args.context_length or models.text.max_position_embeddings
+    requests = args.max_running_requests or MAX_RUNNING_REQUESTS
+    token_bytes = _kv_bytes(models, getattr(torch, args.dtype).itemsize)
+    most = int(host.memory_bytes() * MEMORY_SHARE) // token_bytes
+    args.max_total_tokens = min(requests * (context + config.window), most)
+    logger.info(
+        "GLANCE: --max-total-tokens not given, using %d, %.1f GiB of K/V (%d requests of %d "
+        "tokens, within an eighth of memory)",
+        args.max_total_tokens,
+        args.max_total_tokens * token_bytes / 2**30,
+        requests,
+        context,
+    )
+
+
+def _kv_bytes(models: Models, itemsize: int) -> int:
+    """Bytes of K and V of one token, in the layers of target and head."""
+    values = 0
+    for get in (partial(getattr, models.text), models.head.get):
+        size = get("head_dim", None) or get("hidden_size") // get("num_attention_heads")
+        values += 2 * get("num_hidden_layers") * get("num_key_value_heads") * size
+    return values * itemsize
+
+
 def settle(args: Any) -> None:
     """Fill in every speculative field. ``args`` is SGLang's recording stand-in: reads see the
     resolution so far, assignments are recorded."""
     check(args)
     _settle_backends(args)
     config = load_config(args)
-    if (folder := Path(args.speculative_draft_model_path)).is_dir():
-        check_weights(folder, json.loads((folder / "config.json").read_text()), len(config.taps))
     args.speculative_dflash_block_size = config.block
     args.speculative_num_draft_tokens = config.budget
     args.speculative_eagle_topk = config.topk
     # The host sizes KV reserves by steps x topk; the real depth lives in GlanceConfig.
     args.speculative_num_steps = 1
     if args.max_running_requests is None:
-        args.max_running_requests = 48
-        logger.info("GLANCE: --max-running-requests not given, using 48")
+        args.max_running_requests = MAX_RUNNING_REQUESTS
+        logger.info("GLANCE: --max-running-requests not given, using %d", MAX_RUNNING_REQUESTS)
     args.enable_mixed_chunk = False
-    if args.device == "cpu":
+    if args.enable_memory_saver:
+        # Released weights come back by an update, which is the target's alone.
+        args.enable_draft_weights_cpu_backup = True
+    if _device(args) == "cpu":
         args.disable_overlap_schedule = True
     logger.info(
         "GLANCE: block=%d budget=%d topk=%d taps=%s",

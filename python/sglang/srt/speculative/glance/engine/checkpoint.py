@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError, safe_open
+from sglang.srt.speculative.glance.refusal import Refusal
 
 # Names under which DFlash's own export keeps these two.
 _ALIASES = {
@@ -50,7 +51,7 @@ def expected_shapes(head: Mapping[str, Any], num_taps: int) -> dict[str, tuple[i
 
 
 def check_weights(folder: Path, head: Mapping[str, Any], num_taps: int) -> None:
-    """Raise ``ValueError`` that names the file or tensor which cannot be served.
+    """Raise :class:`Refusal` that names the file or tensor which cannot be served.
 
     Folders without safetensors and quantised heads are left to the host's loader.
     """
@@ -67,12 +68,12 @@ def check_weights(folder: Path, head: Mapping[str, Any], num_taps: int) -> None:
                         _check_tensor(path, key, tensors, wanted[name])
                         found.add(name)
         except (SafetensorError, OSError) as error:
-            raise ValueError(
+            raise Refusal(
                 f"--speculative-draft-model-path: {path} cannot be read as safetensors ({error}); "
                 "it is cut short or corrupt: copy or download it again"
             ) from error
     if missing := sorted(set(wanted) - found):
-        raise ValueError(
+        raise Refusal(
             f"--speculative-draft-model-path: {folder} lacks {len(missing)} of {len(wanted)} "
             f"tensors, {missing[0]!r} first; expected all that its config.json describes"
         )
@@ -81,13 +82,13 @@ def check_weights(folder: Path, head: Mapping[str, Any], num_taps: int) -> None:
 def _check_tensor(path: Path, key: str, tensors: Any, shape: tuple[int, ...]) -> None:
     got = tuple(tensors.get_slice(key).get_shape())
     if got != shape:
-        raise ValueError(
+        raise Refusal(
             f"--speculative-draft-model-path: tensor {key!r} in {path} has shape {got}, expected "
             f"{shape} from its config.json; weights and config are of different heads"
         )
     tensor = tensors.get_tensor(key)
     if tensor.is_floating_point() and not tensor.isfinite().all():
-        raise ValueError(
+        raise Refusal(
             f"--speculative-draft-model-path: tensor {key!r} in {path} holds NaN or infinite "
             "values; the head drafts nothing of use: train or export it again"
         )

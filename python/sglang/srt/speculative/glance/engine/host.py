@@ -1,6 +1,7 @@
 """What the running host offers GLANCE: its device, attention backends, CPU ops and registration.
 
-Read by ``python -m sglang.glance doctor``; the engine decides the same things in ``args.py``.
+Read by ``python -m sglang.glance doctor`` and, at start, by ``args.py``: both decide by the same
+functions.
 """
 
 from __future__ import annotations
@@ -9,12 +10,16 @@ import importlib
 import importlib.util
 import os
 import sys
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from sglang.srt.speculative.glance.engine.args import TREE_BACKENDS
 
+# SGLang's switch for its CPU path. Where it is not set, and the machine is x86-64 and has no
+# accelerator, `sgl_kernel_cpu_platform` sets it to 1 while SGLang is imported.
 CPU_ENGINE = "SGLANG_USE_CPU_ENGINE"
+# Attention backends that read a tree mask in target verify, by device.
+TREE_BACKENDS = {"cuda": ("flashinfer", "triton", "fa3"), "cpu": ("intel_amx",)}
 
 
 class Backend(NamedTuple):
@@ -32,8 +37,19 @@ class Registration(NamedTuple):
 
 
 def device() -> str:
-    """The device a server would run on: ``cuda`` or ``cpu``."""
-    return "cuda" if torch.cuda.is_available() and torch.version.cuda else "cpu"
+    """The device that a server started in this shell without ``--device`` runs on. Where nobody
+    has set :data:`CPU_ENGINE`, SGLang has to be imported before."""
+    found = torch.accelerator.current_accelerator(check_available=True)
+    return "cpu" if found is None or os.environ.get(CPU_ENGINE) == "1" else found.type
+
+
+def memory_bytes() -> int:
+    """This machine's memory, or its control group's limit where that is less."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        return min(total, int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    except (OSError, ValueError):  # no control group, or no limit
+        return total
 
 
 def describe_device(kind: str) -> str:
@@ -49,7 +65,7 @@ def backends(kind: str) -> list[Backend]:
     """Every attention backend the host lists, those that GLANCE prefers first."""
     from sglang.srt.arg_groups.choices import ATTENTION_BACKEND_CHOICES
 
-    allowed = TREE_BACKENDS[kind]
+    allowed = TREE_BACKENDS.get(kind, ())
     others = sorted(set(ATTENTION_BACKEND_CHOICES) - set(allowed))
     return [Backend(name, _absence(kind, name)) for name in allowed] + [
         Backend(name, _refusal(kind, name)) for name in others
@@ -77,15 +93,19 @@ def _absence(kind: str, name: str) -> str | None:
 
 
 def cpu_path_problem() -> str | None:
-    """Why SGLang would not take the CPU path whose attention reads a tree mask, or None."""
+    """Why a server started in this shell would not take the CPU path, whose attention reads a tree
+    mask, or None."""
     try:
         import sgl_kernel  # noqa: F401
     except (ImportError, OSError) as error:
         return f"sgl_kernel does not load: {error}"
     from sglang.srt.utils.common import cpu_has_amx_support
 
-    if os.environ.get(CPU_ENGINE) != "1":
-        return f"{CPU_ENGINE}=1 is not set"
+    switch = os.environ.get(CPU_ENGINE)
+    if switch is None:  # this machine has an accelerator, or another `sgl_kernel`
+        return f"the environment variable {CPU_ENGINE} is not set: set it to 1"
+    if switch != "1":
+        return f"the environment has {CPU_ENGINE}={switch}: set it to 1, or unset it"
     if not cpu_has_amx_support():
         return "SGLang does not take this processor for one with its CPU ops"
     return None

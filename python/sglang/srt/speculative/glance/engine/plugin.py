@@ -7,6 +7,7 @@ import sys
 from typing import Any
 
 from sglang.srt.speculative.glance.engine import adjustments, seams
+from sglang.srt.speculative.glance.refusal import Unavailable, print_alone
 
 logger = logging.getLogger(__name__)
 NAME = "GLANCE"
@@ -17,6 +18,7 @@ def register() -> None:
 
     SGLang logs and swallows what a plugin raises and would then answer "unknown algorithm".
     """
+    print_alone()
     problem = seams.host_problem()
     if problem is None:
         problem = _register()
@@ -28,13 +30,16 @@ def register() -> None:
 def _register() -> str | None:
     """Register the algorithm; returns why that is impossible on this host, or None."""
     try:
+        from sglang.srt.arg_groups.resolution_hooks import register_resolution_hook
         from sglang.srt.speculative.glance.engine.algorithm import GlanceSpecAlgo
+        from sglang.srt.speculative.glance.engine.args import before_the_models_are_read
         from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
         from sglang.srt.speculative.spec_registry import get_spec
 
         if get_spec(NAME) is not None:
             return None  # a second call in this process
         adjustments.install()
+        register_resolution_hook("handle_model_source_paths")(before_the_models_are_read)
         SpeculativeAlgorithm.register(
             NAME,
             supports_overlap=True,
@@ -50,10 +55,10 @@ def _register_refusal(problem: str) -> None:
     line = f"GLANCE is not available: {problem}"
 
     def refuse(server_args: Any) -> None:
-        raise RuntimeError(line)
+        raise Unavailable(line)
 
     def no_worker(server_args: Any) -> type:
-        raise RuntimeError(line)
+        raise Unavailable(line)
 
     try:
         from sglang.srt.speculative.spec_info import SpeculativeAlgorithm

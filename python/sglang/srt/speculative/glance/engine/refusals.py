@@ -46,9 +46,6 @@ def _unreadable_processor(req: Any) -> str | None:
 
 def cannot_be_sampled(req: Any) -> str | None:
     """Why the sampler cannot give this request what it asks for, or None."""
-    if req.return_sampling_mask:
-        req.return_sampling_mask = False
-        return "return_sampling_mask is not supported with GLANCE: drop it from the request"
     if req.sampling_params.min_p > 0 and get_exec().deterministic.enable_deterministic_inference:
         # The sampler asserts that there is no seed, plain or not: it would end the scheduler.
         req.sampling_params.min_p = 0.0

@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import torch
+from sglang.srt.speculative.glance.core.accept import Accepted
 from sglang.srt.speculative.glance.core.tree import Tree
 from sglang.srt.speculative.glance.engine.penalties import OutputHistory, penalise_nodes
 
@@ -29,12 +30,20 @@ def plain_reason(req: Any) -> str | None:
     return None
 
 
+def node_rows(requests: torch.Tensor, width: int) -> torch.Tensor:
+    """Batch-wide rows ``[n, width]`` of all nodes of the ``requests [n] int64``."""
+    return requests[:, None] * width + torch.arange(width, device=requests.device)
+
+
 def expand(info: Any, width: int) -> Any:
     """A ``SamplingBatchInfo`` with every request's row repeated ``width`` times, and without what
     was already applied to the logits."""
 
     def rows(x: torch.Tensor | None) -> torch.Tensor | None:
         return None if x is None else x.repeat_interleave(width, dim=0)
+
+    def nodes(x: torch.Tensor | None) -> torch.Tensor | None:
+        return None if x is None else node_rows(x, width).view(-1)
 
     return dataclasses.replace(
         info,
@@ -43,6 +52,10 @@ def expand(info: Any, width: int) -> Any:
         top_ks=rows(info.top_ks),
         min_ps=rows(info.min_ps),
         sampling_seed=rows(info.sampling_seed),
+        sampling_mask_batch_indices=nodes(info.sampling_mask_batch_indices),
+        sampling_support_logprobs_capture_indices=nodes(
+            info.sampling_support_logprobs_capture_indices
+        ),
         grammars=None,
         grammar_mask=None,
         acc_additive_penalties=None,
@@ -86,7 +99,8 @@ def draw(
     """Target tokens ``[bs, N] int64`` from ``output.next_token_logits [bs * N, V]``.
 
     ``positions [bs * N]``: each node's token index, which keys seeded sampling as in plain
-    decoding. The logits are adjusted in place and otherwise kept for log-probabilities.
+    decoding. The logits are adjusted in place and otherwise kept for log-probabilities. Where a
+    request wants its sampling mask, ``output.sampling_mask_output`` has a row for each node of it.
     """
     logits, info, (bs, width) = output.next_token_logits, batch.sampling_info, tree.tokens.shape
     nodes = logits.view(bs, width, -1)
@@ -94,4 +108,31 @@ def draw(
     scratch = logits if info.is_all_greedy else logits.clone()  # the sampler overwrites it
     scratch = dataclasses.replace(output, next_token_logits=scratch)
     tokens = sampler(scratch, expand(info, width), False, [], [], positions)
+    output.sampling_mask_output = scratch.sampling_mask_output
     return tokens.view(bs, width).to(torch.int64)
+
+
+def keep_path_masks(output: Any, info: Any, accepted: Accepted, width: int) -> None:
+    """Of the sampling masks of every node, ``[n * N, ...]`` for ``n`` requests that want theirs,
+    keep those along the accepted paths, ``[n, D, ...]``: so the host reads a speculative round."""
+    masks, asked = output.sampling_mask_output, info.sampling_mask_batch_indices
+    if masks is None:
+        return
+    path = accepted.accept_index[asked].clamp(min=0)  # rows past accept_lens are not read
+
+    def along(x: torch.Tensor, path: torch.Tensor) -> torch.Tensor:
+        requests = torch.arange(len(path), device=path.device)[:, None]
+        return x.unflatten(0, (len(path), width))[requests, path]
+
+    support = masks.support_logprobs
+    if support is not None:
+        support = along(support, path[info.sampling_support_logprobs_capture_indices])
+    output.sampling_mask_output = dataclasses.replace(
+        masks,
+        token_ids=along(masks.token_ids, path),
+        lengths=along(masks.lengths, path),
+        selected_logprobs=along(masks.selected_logprobs, path),
+        support_logprobs=support,
+        statuses=along(masks.statuses, path),
+        num_accept_tokens=accepted.accept_lens[asked],
+    )

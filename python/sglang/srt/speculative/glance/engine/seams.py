@@ -12,10 +12,14 @@ import inspect
 from importlib import metadata
 from typing import Any, NamedTuple
 
+from sglang.srt.speculative.glance.refusal import Unavailable
+
 TESTED = ("0.5.23",)
 
 _SRT = "sglang.srt"
 _SPEC = f"{_SRT}.speculative"
+_WEIGHTS = f"{_SRT}.model_executor.model_runner_components.weight_updater:WeightUpdater"
+_CONTROL = f"{_SRT}.managers.tokenizer_control_mixin:TokenizerControlMixin"
 
 SURFACE: dict[str, tuple[str, ...] | None] = {
     # registration and arguments
@@ -37,6 +41,13 @@ SURFACE: dict[str, tuple[str, ...] | None] = {
     f"{_SRT}.server_args:add_draft_attention_backend_choices": None,
     f"{_SRT}.arg_groups.choices:DRAFT_ATTENTION_BACKEND_CHOICES": None,
     f"{_SRT}.arg_groups.overrides:resolving_view": None,
+    f"{_SRT}.arg_groups.overrides:record_foreign_defaults": ("server_args", "source", "resolve"),
+    f"{_SRT}.arg_groups.resolution_hooks:register_resolution_hook": ("name",),
+    f"{_SRT}.arg_groups.model_path_hook:handle_model_source_paths": ("server_args",),
+    f"{_SPEC}.base_spec_worker:BaseSpecWorker.on_verify_complete_cpu": (
+        "num_correct_drafts_per_req",
+        "batch_size",
+    ),
     f"{_SRT}.runtime_context:get_spec": (),
     f"{_SRT}.runtime_context:get_exec": (),
     f"{_SRT}.runtime_context:get_observability": (),
@@ -56,6 +67,15 @@ SURFACE: dict[str, tuple[str, ...] | None] = {
         "is_draft_worker",
     ),
     f"{_SPEC}.dflash_utils:validate_dflash_request": ("req", "enable_overlap"),
+    f"{_SPEC}.spec_sampling_mask:validate_spec_sampling_mask_request": ("req", "spec_algorithm"),
+    # weights that change
+    f"{_SRT}.managers.scheduler_components.weight_updater:"
+    "SchedulerWeightUpdaterManager._select_runners": ("selector",),
+    f"{_WEIGHTS}.update_weights_from_tensor": ("named_tensors", "load_format"),
+    f"{_WEIGHTS}.load_weights_from_distributed": ("named_tensors",),
+    f"{_WEIGHTS}.end_weight_update": ("run_post_load",),
+    f"{_CONTROL}.release_memory_occupation": ("obj", "request"),
+    f"{_CONTROL}.resume_memory_occupation": ("obj", "request"),
     # between rounds
     f"{_SRT}.managers.overlap_utils:FutureMap": (
         "device",
@@ -115,6 +135,7 @@ SURFACE: dict[str, tuple[str, ...] | None] = {
         "seq_lens",
     ),
     f"{_SPEC}.dflash_worker_v2:DFlashWorkerV2._defer_target_verify_gather": (),
+    f"{_SPEC}.dflash_worker_v2:DFlashWorkerV2._init_fused_kv_helper": (),
     f"{_SPEC}.dflash_worker_v2:DFlashWorkerV2._maybe_build_draft_sampler": (),
     f"{_SPEC}.dflash_worker_v2:DFlashWorkerV2.init_attention_backends": (),
     f"{_SPEC}.dflash_worker_v2:DFlashWorkerV2.init_cuda_graphs": (),
@@ -209,6 +230,14 @@ SURFACE: dict[str, tuple[str, ...] | None] = {
         "logprob_logits",
     ),
     f"{_SRT}.layers.sampler:Sampler._preprocess_logits": ("logits", "sampling_info"),
+    f"{_SRT}.layers.logits_processor:SamplingMaskOutput": (
+        "token_ids",
+        "lengths",
+        "selected_logprobs",
+        "support_logprobs",
+        "statuses",
+        "num_accept_tokens",
+    ),
     f"{_SRT}.sampling.sampling_batch_info:SamplingBatchInfo.copy_for_forward": (),
     f"{_SRT}.layers.logprob_processor:compute_spec_logprobs": (
         "batch",
@@ -305,7 +334,7 @@ def host_problem() -> str | None:
 
 
 def require() -> None:
-    """Raise ``RuntimeError`` with the first mismatch, if any."""
+    """Raise :class:`Unavailable` with the first mismatch, if any."""
     line = mismatch()
     if line is not None:
-        raise RuntimeError(f"GLANCE is not available: {line}")
+        raise Unavailable(f"GLANCE is not available: {line}")

@@ -16,17 +16,19 @@ from sglang.srt.speculative.glance.core.accept import shorten
 from sglang.srt.speculative.glance.core.positions import block_positions
 from sglang.srt.speculative.glance.engine import commit, seams
 from sglang.srt.speculative.glance.engine.adjustments import watch_ends_of_grammars
-from sglang.srt.speculative.glance.engine.args import load_config
 from sglang.srt.speculative.glance.engine.capture import install_capture
 from sglang.srt.speculative.glance.engine.cpu import StackedContextKV, suit_head
 from sglang.srt.speculative.glance.engine.draft import BlockDrafter
 from sglang.srt.speculative.glance.engine.graphs import GraphMarginals, use_verify_graphs
 from sglang.srt.speculative.glance.engine.inputs import GlanceDraftInput
 from sglang.srt.speculative.glance.engine.metrics import PlainRounds
+from sglang.srt.speculative.glance.engine.models import load_config
 from sglang.srt.speculative.glance.engine.penalties import resume
 from sglang.srt.speculative.glance.engine.rounds import RoundLog
-from sglang.srt.speculative.glance.engine.sampling import plain_reason
+from sglang.srt.speculative.glance.engine.sampling import keep_path_masks, plain_reason
 from sglang.srt.speculative.glance.engine.verify import TreeVerifier
+from sglang.srt.speculative.glance.engine.watch import AcceptWatch
+from sglang.srt.speculative.glance.engine.weights import HeadUpdater
 from sglang.srt.speculative.glance.kernels.select import ops_for
 
 
@@ -45,13 +47,25 @@ class GlanceWorker(DFlashWorkerV2):
         with self._draft_leaves():
             super().__init__(server_args, gpu_id, nccl_port, target_worker)
         self.speculative_num_draft_tokens = self.config.budget
-        self.context_kv = partial(commit.layerwise_kv, self.draft_model)
         if self.device == "cpu":
             suit_head(self.draft_model)
-            if StackedContextKV.serves(self.draft_model):
-                self.context_kv = StackedContextKV(self.draft_model)
+        self.context_kv = self._context_kv()
+        runner = self.draft_model_runner
+        runner.weight_updater = HeadUpdater(runner.weight_updater, self._head_changed)
         self.rounds = RoundLog.from_env(self.device, self.config)
         self.plain_rounds = PlainRounds.from_host()
+        self.watch = AcceptWatch(get_spec().speculative_draft_model_path)
+
+    def _context_kv(self) -> Any:
+        if self.device == "cpu" and StackedContextKV.serves(self.draft_model):
+            return StackedContextKV(self.draft_model)
+        return partial(commit.layerwise_kv, self.draft_model)
+
+    def _head_changed(self) -> None:
+        """Make anew what holds copies of the head's weights."""
+        self.context_kv = self._context_kv()
+        if self._use_fused_kv_materialize:
+            self._init_fused_kv_helper()
 
     def _draft_leaves(self) -> Any:
         """The draft runner reads block-wide, unbranched settings where the target reads N and K."""
@@ -132,8 +146,10 @@ class GlanceWorker(DFlashWorkerV2):
         if alone:
             accepted = shorten(accepted, self._limits(batch))
             self.plain_rounds.count(alone)
+            self.watch.exclude(len(alone))
             watch_ends_of_grammars(batch.reqs)
         self.verifier.history.note(batch, accepted)
+        keep_path_masks(verified.output, batch.sampling_info, accepted, config.budget)
         new_seq_lens = prefix_lens + accepted.accept_lens
         if on_publish is not None:
             on_publish(new_seq_lens)
@@ -146,6 +162,12 @@ class GlanceWorker(DFlashWorkerV2):
                 batch, verified.output, verified.target_tokens.view(-1), accept_index=rows
             )
         return self._result(accepted, verified, new_seq_lens)
+
+    def on_verify_complete_cpu(
+        self, num_correct_drafts_per_req: list[int], batch_size: int = 0
+    ) -> None:
+        """Called by the host once a round's lengths have reached it."""
+        self.watch.note(num_correct_drafts_per_req)
 
     def _window(self, batch: Any) -> torch.Tensor:
         """KV slots ``[bs, max(B, N)]`` right after each request's prefix."""

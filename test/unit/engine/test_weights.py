@@ -1,0 +1,53 @@
+"""Which runners an update of weights goes to, and what follows the head's."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from sglang.srt.speculative.glance.engine.weights import HeadUpdater, head_by_name_only
+
+
+def asked_of_the_host(algorithm: object, *selector: str) -> str:
+    runner = SimpleNamespace(model_runner=SimpleNamespace(spec_algorithm=algorithm))
+    return head_by_name_only(lambda manager, got: got, SimpleNamespace(tp_worker=runner), *selector)
+
+
+def test_all_means_the_target_with_glance() -> None:
+    glance = SimpleNamespace(name="GLANCE")
+    assert asked_of_the_host(glance) == "target"
+    assert [asked_of_the_host(glance, s) for s in ("all", "target", "draft")] == [
+        "target",
+        "target",
+        "draft",
+    ]
+
+
+@pytest.mark.parametrize("algorithm", [SimpleNamespace(name="EAGLE3"), None])
+def test_other_algorithms_are_left_alone(algorithm: object) -> None:
+    for selector in ("all", "target", "draft"):
+        assert asked_of_the_host(algorithm, selector) == selector
+
+
+class Updater:
+    device = "cpu"
+
+    def update_weights_from_tensor(self, named_tensors: list, fails: bool = False) -> str:
+        if fails:
+            raise ValueError("half of it is loaded")
+        return f"{len(named_tensors)} loaded"
+
+    def begin_weight_update(self) -> None:
+        pass
+
+
+def test_copies_follow_each_load_also_one_that_fails() -> None:
+    calls: list[int] = []
+    updater = HeadUpdater(Updater(), lambda: calls.append(1))
+    updater.begin_weight_update()
+    assert (updater.device, calls) == ("cpu", [])
+    assert updater.update_weights_from_tensor(named_tensors=[1, 2]) == "2 loaded"
+    assert len(calls) == 1
+    with pytest.raises(ValueError, match="half of it"):
+        updater.update_weights_from_tensor(named_tensors=[], fails=True)
+    assert len(calls) == 2
