@@ -164,7 +164,8 @@ def test_demo() -> None:
 @pytest.mark.slow
 def test_bench(tmp_path: Path) -> None:
     """Shortened: one question each way, once."""
-    args = f"--dtype float32 --repeats 1 --arms plain glance --max-new-tokens 16 --out {tmp_path / 'out'}"
+    args = "--dtype float32 --repeats 1 --arms plain glance --max-new-tokens 16"
+    args += f" --out {tmp_path / 'out'}"
     typed(f'{printed("make bench")} ARGS="{args}"', timeout_s=800)
     assert (tmp_path / "out" / "run.json").is_file()
 
