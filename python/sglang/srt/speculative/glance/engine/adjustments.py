@@ -1,8 +1,8 @@
 """Everything GLANCE adjusts in SGLang 0.5.23 outside its own classes, a row each.
 
 Adjustments of an instance live where the instance is made: the capture setter (``capture.py``), the
-head on a CPU (``cpu.py``) and the graph runner of the target (``graphs.py``). ``args.py`` wraps a step
-of argument resolution in the way that SGLang offers to plugins.
+head on a CPU (``cpu.py``) and the graph runner of the target (``graphs.py``). ``args.py`` wraps a
+step of argument resolution in the way that SGLang offers to plugins.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ SURFACE: dict[str, tuple[str, ...] | None] = {
     f"{_SRT}.arg_groups.overrides:record_foreign_defaults": ("server_args", "source", "resolve"),
     f"{_SRT}.arg_groups.resolution_hooks:register_resolution_hook": ("name",),
     f"{_SRT}.arg_groups.model_path_hook:handle_model_source_paths": ("server_args",),
-    f"{_SPEC}.base_spec_worker:BaseSpecWorker.on_verify_complete_cpu": (
+    f"{_SPEC}.dflash_worker_v2:DFlashWorkerV2.on_verify_complete_cpu": (
         "num_correct_drafts_per_req",
         "batch_size",
     ),
