@@ -66,10 +66,10 @@ def main(argv: list[str] | None = None) -> int:
         if HELP & set(rest):
             _leave_host_unexecuted()
         extend_host_path()
+    except KeyboardInterrupt:
+        return 130
     except ImportError as error:
-        print(
-            f"glance: sglang cannot be imported ({error}): install sglang==0.5.23", file=sys.stderr
-        )
+        print(f"glance: no sglang ({error}): install sglang==0.5.23", file=sys.stderr)
         return 2
     from sglang.glance.command import run
 

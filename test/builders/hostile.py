@@ -111,6 +111,8 @@ def fields() -> Iterator[Member]:
     yield member("rid-empty", ask(rid=""))
     yield member("priority", ask(priority=10**30))
     yield member("hidden-states", ask(return_hidden_states=True))
+    scored = ask(params={"max_new_tokens": 0}, return_logprob=True, token_ids_logprob=[1])
+    yield member("scored-places", {**scored, "token_indices_to_pool": [1]})
     yield member("experts", ask(return_routed_experts=True))
     yield member("rank", ask(data_parallel_rank=9))
     yield member("bootstrap", ask(bootstrap_host="nowhere", bootstrap_port=1, bootstrap_room=3))

@@ -8,18 +8,24 @@ from pathlib import Path
 import pytest
 from builders.prompts import exactness_prompts
 from builders.qwen25vl import random_qwen25vl
+from builders.weights import changed, named_as_a_head, weaker
 from harness import (
     PICTURES,
     PLAIN,
     READER,
     SMALL_POOL,
+    Folders,
     Plain,
     Rounds,
     Server,
+    Started,
     booting,
     glance_flags,
+    head_hash,
     picture_prompts,
+    post,
     start,
+    wait_until_up,
 )
 from probing import Probe, start_probed
 
@@ -88,6 +94,29 @@ def probe(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Probe]:
         yield probe
 
 
+@pytest.fixture(scope="session")
+def parsing(logs: Path) -> Iterator[tuple[Server, Server]]:
+    """GLANCE and plain decoding with parsers, pages of 64 tokens and detection of NaN; GLANCE in a
+    small pool."""
+    env = {"SGLANG_ENABLE_NAN_LOGITS_CHECK": "1", "SGLANG_ENABLE_ASYNC_ASSERT": "1"}
+    flags = ["--page-size", "64", "--enable-response-store", "--served-model-name", str(READER)]
+    flags += ["--reasoning-parser", "qwen3", "--enable-strict-thinking"]
+    flags += ["--tool-call-parser", "qwen25", "--constrained-json-disable-any-whitespace"]
+    few = {"SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION": "8", **env}
+    with (
+        booting(READER, logs / "parsing-plain.log", *PLAIN, *flags, env=env) as plain,
+        start(
+            READER,
+            logs / "parsing.log",
+            *glance_flags(tokens=SMALL_POOL),
+            *flags,
+            env=few,
+        ) as ours,
+    ):
+        wait_until_up(plain)
+        yield ours, plain
+
+
 @pytest.fixture
 def rounds(glance: Server, round_log: Path) -> Rounds:
     """Rounds of the ``glance`` server from here on."""
@@ -116,3 +145,40 @@ def plain_qwen(logs: Path, qwen: Path) -> Iterator[Plain]:
     """That model without speculation, float32."""
     with booting(qwen, logs / "plain-qwen.log", "--dtype", "float32") as server:
         yield Plain(server)
+
+
+@pytest.fixture(scope="session")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
+    root = tmp_path_factory.mktemp("weights")
+    return Folders(
+        changed(READER, root / "other", weaker),
+        changed(READER, root / "renamed", named_as_a_head),
+    )
+
+
+@pytest.fixture(scope="session")
+def asked(questions: list[dict]) -> list[dict]:
+    return [questions[0], questions[6], questions[14]]
+
+
+@pytest.fixture(scope="session")
+def started(logs: Path, folders: Folders, asked: list[dict]) -> Iterator[Started]:
+    """A server that was started with other weights and has the shipped reader's since. A small
+    pool, four requests at once, priorities."""
+    flags = (
+        *glance_flags(tokens=SMALL_POOL),
+        *("--max-running-requests", "4"),
+        *("--enable-priority-scheduling", "--schedule-policy", "lof"),
+    )
+    env = {"SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION": "8"}
+    with start(folders.other, logs / "control.log", *flags, env=env) as server:
+        before = [server.generate(request) for request in asked]
+        head = head_hash(server)
+        post(server, "/update_weights_from_disk", model_path=str(READER))
+        yield Started(server, before, head)
+
+
+@pytest.fixture
+def busy(started: Started) -> Server:
+    """That server, with the shipped reader's weights."""
+    return started.server

@@ -9,7 +9,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
+import requests as http
 from builders.prompts import chat, picture_prompts
 from sglang.glance.assets import HEAD, PICTURES, READER
 from sglang.glance.server import Answer, Server, starting, wait_until_up
@@ -32,9 +34,11 @@ __all__ = [
     "SMALL_POOL",
     "Answer",
     "Ask",
+    "Folders",
     "Plain",
     "Rounds",
     "Server",
+    "Started",
     "ask_together",
     "assert_identical",
     "assert_no_slot_lost",
@@ -42,9 +46,12 @@ __all__ = [
     "chat",
     "chat_body",
     "glance_flags",
+    "head_hash",
     "picture_prompts",
+    "post",
     "start",
     "tokens_per_round",
+    "wait_until_up",
     "whole_chat",
 ]
 
@@ -97,6 +104,33 @@ def chat_body(question: dict, prompt: str, **more: object) -> dict:
 
 def whole_chat(server: Server, body: dict) -> dict:
     return server.session.post(f"{server.url}/v1/chat/completions", json=body, timeout=300).json()
+
+
+def post(server: Server, path: str, status: int = 200, **body: object) -> dict | str:
+    """The reply, which must have this status; its JSON, where it is JSON."""
+    reply = http.post(f"{server.url}{path}", json=body, timeout=60)
+    assert reply.status_code == status, f"{path}: {reply.status_code} {reply.text[:500]}"
+    is_json = "json" in reply.headers.get("content-type", "")
+    return reply.json() if is_json else reply.text
+
+
+class Folders(NamedTuple):
+    """Checkpoints of the reader's sizes."""
+
+    other: Path
+    renamed: Path
+
+
+class Started(NamedTuple):
+    """A server that was started with other weights, what it answered then, and its head's hash."""
+
+    server: Server
+    before: list[Answer]
+    head: str
+
+
+def head_hash(server: Server) -> str:
+    return post(server, "/weights_checker", selector="draft")["per_engine_checksum"]
 
 
 class Plain:

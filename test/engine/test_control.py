@@ -1,4 +1,4 @@
-"""What an operator does to a running server: new weights, pauses, aborts, priorities."""
+"""What an operator does to a running server: pauses, aborts, priorities, health checks."""
 
 from __future__ import annotations
 
@@ -7,201 +7,26 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import requests as http
-from builders.weights import WEIGHTS, changed, named_as_a_head, sent, weaker
 from harness import (
-    HEAD,
     READER,
-    SMALL_POOL,
     Answer,
     Ask,
     Plain,
     Server,
     assert_identical,
     assert_no_slot_lost,
-    glance_flags,
-    start,
-    tokens_per_round,
+    post,
 )
-from safetensors.torch import load_file
 
 LONG = {"max_new_tokens": 120, "ignore_eos": True}
-BUSY = (
-    *glance_flags(tokens=SMALL_POOL),
-    *("--max-running-requests", "4"),
-    *("--enable-priority-scheduling", "--schedule-policy", "lof"),
-)
-
-
-def post(server: Server, path: str, status: int = 200, **body: object) -> dict | str:
-    """The reply, which must have this status; its JSON, where it is JSON."""
-    reply = http.post(f"{server.url}{path}", json=body, timeout=60)
-    assert reply.status_code == status, f"{path}: {reply.status_code} {reply.text[:500]}"
-    is_json = "json" in reply.headers.get("content-type", "")
-    return reply.json() if is_json else reply.text
-
-
-class Folders(NamedTuple):
-    """Checkpoints of the reader's sizes."""
-
-    other: Path
-    renamed: Path
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> Folders:
-    root = tmp_path_factory.mktemp("weights")
-    return Folders(
-        changed(READER, root / "other", weaker),
-        changed(READER, root / "renamed", named_as_a_head),
-    )
-
-
-@pytest.fixture(scope="module")
-def asked(questions: list[dict]) -> list[dict]:
-    return [questions[0], questions[6], questions[14]]
-
-
-class Started(NamedTuple):
-    """A server that was started with other weights, what it answered then, and its head's hash."""
-
-    server: Server
-    before: list[Answer]
-    head: str
-
-
-def head_hash(server: Server) -> str:
-    return post(server, "/weights_checker", selector="draft")["per_engine_checksum"]
-
-
-@pytest.fixture(scope="module")
-def started(logs: Path, folders: Folders, asked: list[dict]) -> Iterator[Started]:
-    """The weights are the shipped reader's from the first test on. A small pool, four requests at
-    once, priorities."""
-    env = {"SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION": "8"}
-    with start(folders.other, logs / "control.log", *BUSY, env=env) as server:
-        before = [server.generate(request) for request in asked]
-        head = head_hash(server)
-        post(server, "/update_weights_from_disk", model_path=str(READER))
-        yield Started(server, before, head)
-
-
-@pytest.fixture
-def busy(started: Started) -> Server:
-    return started.server
-
-
-def assert_as_started_with(
-    busy: Server, glance: Server, plain: Plain, asked: Sequence[dict]
-) -> None:
-    """Plain decoding's answers, in as many rounds as on a server that was never updated."""
-    ours = [busy.generate(request) for request in asked]
-    assert_identical(ours, plain.answers(asked))
-    assert [a.rounds for a in ours] == [glance.generate(request).rounds for request in asked]
-
-
-def test_update_from_a_folder(
-    started: Started, glance: Server, plain: Plain, asked: list[dict]
-) -> None:
-    assert [a.ids for a in started.before] != [a.ids for a in plain.answers(asked)]
-    assert_as_started_with(started.server, glance, plain, asked)
-    assert head_hash(started.server) == started.head
-
-
-def test_update_from_the_same_folder(
-    busy: Server, glance: Server, plain: Plain, asked: list[dict]
-) -> None:
-    post(busy, "/update_weights_from_disk", model_path=str(READER))
-    assert_as_started_with(busy, glance, plain, asked)
-
-
-def test_update_from_a_folder_whose_names_are_the_heads_too(
-    started: Started, folders: Folders, glance: Server, plain: Plain, asked: list[dict]
-) -> None:
-    post(started.server, "/update_weights_from_disk", model_path=str(folders.renamed))
-    assert head_hash(started.server) == started.head
-    assert_as_started_with(started.server, glance, plain, asked)
-
-
-@contextlib.contextmanager
-def weights_of(folder: Path, *servers: Server) -> Iterator[None]:
-    try:
-        for server in servers:
-            post(server, "/update_weights_from_disk", model_path=str(folder))
-        yield
-    finally:
-        for server in servers:
-            post(server, "/update_weights_from_disk", model_path=str(READER))
-
-
-def test_update_to_other_weights_and_back(
-    started: Started, folders: Folders, glance: Server, plain: Plain, asked: list[dict]
-) -> None:
-    busy = started.server
-    with weights_of(folders.other, busy, plain.server):
-        ours = [busy.generate(request) for request in asked]
-        assert_identical(ours, started.before)
-        assert_identical(ours, [plain.server.generate(request) for request in asked])
-    assert_as_started_with(busy, glance, plain, asked)
-
-
-def test_update_from_a_folder_that_is_not_there(
-    busy: Server, plain: Plain, asked: list[dict]
-) -> None:
-    post(busy, "/update_weights_from_disk", status=400, model_path="/nowhere")
-    assert_identical([busy.generate(asked[0])], [plain.answer(asked[0])])
-
-
-def load(server: Server, tensors: dict, selector: str) -> None:
-    post(server, "/begin_weight_update", selector=selector)
-    body = {"serialized_named_tensors": sent(tensors), "selector": selector}
-    post(server, "/update_weights_from_tensor", **body)
-    post(server, "/end_weight_update")
-
-
-def test_tensors_for_all_are_the_targets(
-    started: Started, folders: Folders, glance: Server, plain: Plain, asked: list[dict]
-) -> None:
-    load(started.server, load_file(folders.renamed / WEIGHTS), "all")
-    assert head_hash(started.server) == started.head
-    assert_as_started_with(started.server, glance, plain, asked)
-
-
-def test_tensors_for_the_draft_are_the_heads(
-    started: Started, glance: Server, plain: Plain, asked: list[dict]
-) -> None:
-    """What is copied of the head's weights follows them: a head whose context K and V are wrong
-    drafts nothing, and the answers stay."""
-    head = load_file(HEAD / WEIGHTS)
-    keys_and_values = {k: v for k, v in head.items() if "k_proj" in k or "v_proj" in k}
-    try:
-        load(started.server, {k: v.flip(0, 1) for k, v in keys_and_values.items()}, "draft")
-        assert head_hash(started.server) != started.head
-        ours = [started.server.generate(request) for request in asked]
-        assert_identical(ours, plain.answers(asked))
-        assert tokens_per_round(ours) < 2
-    finally:
-        load(started.server, keys_and_values, "draft")
-    assert head_hash(started.server) == started.head
-    assert_as_started_with(started.server, glance, plain, asked)
-
-
-@pytest.mark.parametrize("path", ["/release_memory_occupation", "/resume_memory_occupation"])
-def test_memory_of_a_cpu_is_not_released(
-    busy: Server, plain: Plain, asked: list[dict], path: str
-) -> None:
-    assert "CPU has no device memory" in post(busy, path, status=400)["error"]["message"]
-    assert_identical([busy.generate(asked[0])], [plain.answer(asked[0])])
 
 
 @contextlib.contextmanager
 def answering(server: Server, asks: Sequence[Ask], at_once: int) -> Iterator[list[Future]]:
-    """Answers that are under way: ``at_once`` of them have begun. No call of its own is made to
-    wait for the rest."""
+    """Answers that are under way: at least ``at_once`` of them have begun."""
     begun = threading.Semaphore(0)
 
     def follow(ask: Ask) -> Answer:
@@ -220,6 +45,15 @@ def answering(server: Server, asks: Sequence[Ask], at_once: int) -> Iterator[lis
         yield futures
 
 
+@contextlib.contextmanager
+def paused(server: Server, mode: str) -> Iterator[None]:
+    post(server, "/pause_generation", mode=mode)
+    try:
+        yield
+    finally:
+        post(server, "/continue_generation")
+
+
 def results(futures: Sequence[Future]) -> list[Answer]:
     return [future.result(timeout=120) for future in futures]
 
@@ -234,13 +68,12 @@ def test_pause_and_continue(
 ) -> None:
     requests = prompts[:6]
     with answering(busy, [(request, LONG) for request in requests], at_once=3) as under_way:
-        post(busy, "/pause_generation", mode=mode)
-        post(busy, "/flush_cache", status=flushed)
-        if updated:
-            post(busy, "/update_weights_from_disk", model_path=str(READER))
-        time.sleep(0.5)
-        assert not any(future.done() for future in under_way[:3])
-        post(busy, "/continue_generation")
+        with paused(busy, mode):
+            post(busy, "/flush_cache", status=flushed)
+            if updated:
+                post(busy, "/update_weights_from_disk", model_path=str(READER))
+            time.sleep(0.5)
+            assert not all(future.done() for future in under_way)
         assert_identical(results(under_way), plain.answers(requests, **LONG))
     assert_no_slot_lost(busy)
 
@@ -255,10 +88,9 @@ def assert_broken_off(answers: Sequence[Answer], expected: Sequence[Answer]) -> 
 
 def test_pause_that_aborts(busy: Server, plain: Plain, prompts: list[dict]) -> None:
     requests = prompts[:6]
-    with answering(busy, [(request, LONG) for request in requests], at_once=3) as under_way:
-        post(busy, "/pause_generation", mode="abort")
+    asks = [(request, LONG) for request in requests]
+    with answering(busy, asks, at_once=3) as under_way, paused(busy, "abort"):
         answers = results(under_way)
-        post(busy, "/continue_generation")
     assert_broken_off(answers, plain.answers(requests, **LONG))
     assert_no_slot_lost(busy)
     assert_identical([busy.generate(requests[0], **LONG)], [plain.answer(requests[0], **LONG)])
@@ -300,9 +132,10 @@ def test_higher_priorities_take_the_place_of_running_requests(
     with answering(busy, asks, at_once=4) as under_way:
         urgent = [({**request, "extra": {"priority": 100}}, short) for request in high]
         with answering(busy, urgent, at_once=2) as ahead:
-            assert_identical(results(ahead), plain.answers(high, **short))
-            assert not all(future.done() for future in under_way)
+            overtaking = results(ahead)
+        assert not all(future.done() for future in under_way)
         answers = results(under_way)
+    assert_identical(overtaking, plain.answers(high, **short))
     assert sum(answer.meta["num_retractions"] for answer in answers) > 0
     assert_identical(answers, plain.answers(low, **LONG))
     assert_no_slot_lost(busy)

@@ -51,6 +51,7 @@ REFUSED = frozenset(
     {
         "chat-logprobs-negative",
         "field-hidden-states",
+        "field-scored-places",
         "logprob-top-negative",
         "value-beam_width-2",
     }

@@ -1,16 +1,12 @@
-"""Log-probabilities: an entry a token, plain decoding's values, whichever branch a token came from.
-
-Prompts are prefilled in chunks of other sizes, and layers that SGLang does not pack sum in another
-order for a tree's rows than for one. Logits of the shipped reader lie within +-40; 5e-5 is a dozen
-roundings there.
-"""
+"""Log-probabilities: an entry a token, plain decoding's values, whatever branch it came from."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import pytest
-from builders.shipped import VOCAB, token
+from builders.shipped import token
 from harness import (
     READER,
     Answer,
@@ -18,26 +14,15 @@ from harness import (
     Plain,
     Server,
     ask_together,
-    assert_identical,
     chat,
     chat_body,
     glance_flags,
     start,
     whole_chat,
 )
+from logprobs import EVERYTHING, INPUT, OUTPUT, SOME_IDS, TOLERANCE, TOP, assert_same_logprobs
 from probing import Probe
 
-TOLERANCE = 5e-5
-TOP = 5
-SOME_IDS = [0, 25, 198, 500, VOCAB - 1]
-OUTPUT = ("output_token_logprobs", "output_top_logprobs", "output_token_ids_logprobs")
-INPUT = ("input_token_logprobs", "input_top_logprobs", "input_token_ids_logprobs")
-EVERYTHING = {
-    "return_logprob": True,
-    "logprob_start_len": 0,
-    "top_logprobs_num": TOP,
-    "token_ids_logprob": SOME_IDS,
-}
 TEXTS = [{"text": chat(text)} for text in ("Describe a big red circle.", "Name: PARIS\nRead it.")]
 # What moves a distribution, and what ends a run early. The cold one samples, and always the best
 # token; its log-probabilities are those at that temperature.
@@ -52,31 +37,6 @@ CONTROLS = {
     "repetition": {"repetition_penalty": 1.3},
     "grammar": {"regex": r"([A-Z][a-z]+: [A-Z0-9.\-]+\n?){1,4}"},
 }
-
-
-def flat(entries: Sequence) -> list[tuple[float | None, int]]:
-    """One (value, id) after another, of lists of entries or of lists of them."""
-    out = []
-    for entry in entries:
-        if entry is None:  # no top list stands before a prompt's first token
-            out.append((None, -1))
-        elif isinstance(entry[0], list):
-            out += flat(entry)
-        else:
-            out.append((entry[0], entry[1]))
-    return out
-
-
-def assert_same_logprobs(got: Sequence[Answer], expected: Sequence[Answer]) -> None:
-    """Everything that plain decoding reports, id by id; values within the tolerance."""
-    assert_identical(got, expected)
-    for ours, plain in zip(got, expected, strict=True):
-        for key in (*OUTPUT, *INPUT):
-            assert (key in ours.meta) == (key in plain.meta), key
-            ours_all, plain_all = flat(ours.meta.get(key) or []), flat(plain.meta.get(key) or [])
-            assert [i for _, i in ours_all] == [i for _, i in plain_all], key
-            for (a, _), (b, _) in zip(ours_all, plain_all, strict=True):
-                assert a == b or a == pytest.approx(b, abs=TOLERANCE), key
 
 
 def asking(requests: Sequence[dict], **extra: object) -> list[dict]:
@@ -183,6 +143,57 @@ def test_chat_endpoint(served: Server, plain: Plain, questions: list[dict]) -> N
         assert [top["token"] for top in a["top_logprobs"]] == [
             top["token"] for top in b["top_logprobs"]
         ]
+
+
+NO_TOKEN = {
+    "nothing": {},
+    "values": {"return_logprob": True},
+    "top": {"return_logprob": True, "top_logprobs_num": TOP},
+    "some ids": {"return_logprob": True, "token_ids_logprob": SOME_IDS},
+    "prompt": {"return_logprob": True, "logprob_start_len": 0},
+    "prompt from the middle": {**EVERYTHING, "logprob_start_len": 9},
+    "everything": EVERYTHING,
+}
+BEFORE_A_TOKEN = ("greedy", "bias", "penalties", "grammar", "stop")
+
+
+@pytest.mark.parametrize("limit", [0, 1])
+def test_no_token_and_one_token(
+    served: Server, plain: Plain, requests: list[dict], limit: int
+) -> None:
+    """A request for no token is scored, and none is drawn: it has no output value, and top values
+    from before its temperature."""
+    controls = [CONTROLS[name] for name in BEFORE_A_TOKEN]
+    # Tokens that are drawn differ.
+    controls.append({"temperature": 0.7} if limit == 0 else CONTROLS["cold"])
+    for extra, request in itertools.product(NO_TOKEN.values(), (requests[0], requests[2])):
+        (asked,) = asking([request], **extra)
+        answer = served.generate(asked, max_new_tokens=limit)
+        *_, streamed = served.stream(asked, max_new_tokens=limit)
+        expected = plain.answer(asked, max_new_tokens=limit)
+        assert_same_logprobs([answer, streamed], [expected] * 2)
+        assert len(answer.meta.get(OUTPUT[0], [])) == (limit if extra else 0)
+    for control in controls:
+        sampling = {**control, "max_new_tokens": limit}
+        asked = asking(requests[:2], **EVERYTHING)
+        answers = [served.generate(request, **sampling) for request in asked]
+        assert_same_logprobs(answers, plain.answers(asked, **sampling))
+
+
+def test_no_token_beside_others(served: Server, plain: Plain, requests: list[dict]) -> None:
+    asked = asking(requests, **EVERYTHING)
+    asks: list[Ask] = [(request, {"max_new_tokens": n}) for request in asked for n in (0, 24)]
+    for ours, expected in zip(ask_together(served, asks), plain.answers_to(asks), strict=True):
+        assert ours.ids == expected.ids
+        assert ours.meta["completion_tokens"] == len(ours.ids)
+
+
+def test_no_token_of_a_chat(served: Server, plain: Plain, questions: list[dict]) -> None:
+    for asked in ({}, {"logprobs": True, "top_logprobs": 2}):
+        body = chat_body(questions[0], "Read all lines.", **asked, max_tokens=0)
+        ours, expected = (whole_chat(server, body) for server in (served, plain.server))
+        assert ours["choices"] == expected["choices"]
+        assert ours["usage"] == expected["usage"]
 
 
 @pytest.mark.slow

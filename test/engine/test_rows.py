@@ -93,17 +93,17 @@ def test_train(
     """The whole command, around a server that runs already; and again from its rows alone."""
 
     @contextlib.contextmanager
-    def serve(*given: object, **how: object) -> Iterator[Server]:
+    def starting(*given: object, **how: object) -> Iterator[Server]:
         yield plain.server
 
-    monkeypatch.setattr(run, "serve", serve)
+    monkeypatch.setattr(run, "starting", starting)
     out = tmp_path / "out"
     given = ["--model-path", str(READER), "--max-new-tokens", str(LONGEST), *TINY]
     assert train.main([*given, "--data", str(data), "--out", str(out)]) == 0
     made = load_prompts(out / "rows.jsonl", kind=Row)
     assert [len(row.pictures) for row in made] == [len(row.pictures) for row in rows]
     again = tmp_path / "again"
-    monkeypatch.delattr(run, "serve")
+    monkeypatch.delattr(run, "starting")
     given = [*given, "--rows", str(out / "rows.jsonl"), "--out", str(again)]
     assert train.main(given) == 0
     weights = [path / "head" / "model.safetensors" for path in (out, again)]

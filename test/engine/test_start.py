@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
-from unittest.mock import patch
 
 from builders.heads import broken_head, config_for, random_head
 from builders.qwen25vl import random_qwen25vl
 from builders.shipped import MASK
-from harness import GLANCE, HEAD, READER, Server, chat
-from sglang.glance.server import serve
-from sglang.srt.speculative.glance.engine.host import CPU_ENGINE
+from harness import GLANCE, HEAD, READER, Server, chat, wait_until_up
+from newcomer import ROOT, serving
+from sglang.glance.server import free_port
 
 
 def test_defaults(glance: Server) -> None:
@@ -59,30 +56,24 @@ def test_a_refused_start_says_one_line_and_fails(tmp_path: Path) -> None:
         assert "Traceback" not in errors
 
 
-def _readme_command() -> list[str]:
-    """The flags printed under "Serve your own target"."""
-    text = (Path(__file__).parents[2] / "README.md").read_text()
-    [command] = re.findall(
-        r"Serve your own target.*?python -m sglang\.launch_server (.*?)\n\n", text, re.S
-    )
-    return shlex.split(command.replace("\\\n", " "))
+def readme_command(target: Path, head: Path) -> str:
+    """As printed under "Serve your own target"."""
+    section = (ROOT / "README.md").read_text().partition("Serve your own target")[2]
+    command = re.search(r"\S*python -m sglang\.launch_server (?:.*\\\n)*.*", section)[0]
+    assert "--dtype" not in command and "--device" not in command
+    return command.replace("TARGET", str(target)).replace("HEAD", str(head))
 
 
-def test_own_target_as_the_readme_prints_it(tmp_path: Path) -> None:
-    """A float16 checkpoint on a CPU, in a shell in which nothing is set."""
-    target = random_qwen25vl(READER, tmp_path / "target", dtype="float16")
-    head = random_head(config_for(target, MASK), tmp_path / "head")
-    flags = [{"HEAD": str(head)}.get(flag, flag) for flag in _readme_command()]
-    assert flags[:2] == ["--model-path", "TARGET"] and "--dtype" not in flags
-    shell = {name: value for name, value in os.environ.items() if name != CPU_ENGINE}
-    with (
-        patch.dict(os.environ, {**shell, "OMP_NUM_THREADS": "1"}, clear=True),
-        serve(target, tmp_path / "server.log", *flags[2:], device_flags=()) as server,
-    ):
+def test_own_target_in_float16_as_the_readme_prints_it(tmp_path: Path) -> None:
+    target = random_qwen25vl(READER, tmp_path / "own", dtype="float16")
+    head = random_head(config_for(target, MASK), tmp_path / "drafts")
+    port, log = free_port(), tmp_path / "server.log"
+    with serving(f"{readme_command(target, head)} --port {port}", port, log) as server:
+        wait_until_up(server)
         answer = server.generate({"text": chat("Read the document.")}, max_new_tokens=24)
         info = server.get("/server_info").json()
     assert len(answer.ids) > 1 and answer.rounds > 0
     assert (info["device"], info["dtype"]) == ("cpu", "bfloat16")
-    log = (tmp_path / "server.log").read_text()
-    assert log.count("GLANCE: --dtype not given, float16 weights are served in bfloat16") == 1
-    assert log.count("GLANCE: --max-total-tokens not given") == 1
+    lines = log.read_text()
+    assert lines.count("GLANCE: --dtype not given, float16 weights are served in bfloat16") == 1
+    assert lines.count("GLANCE: --max-total-tokens not given") == 1

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
 from pathlib import Path
 
 CPU_ENGINE = {"SGLANG_USE_CPU_ENGINE": "1"}
-POOL_TOKENS = 20000  # of K/V; SGLang's own share would be most of the machine's memory
+POOL_TOKENS = 20000
 # Of a server that a command starts for itself. The pool is bounded by its tokens. The memory
 # fraction only has to be generous: what other processes take while a server loads counts too.
 _SHORT_LIVED = {
@@ -55,22 +54,12 @@ def serving(
     """Of a server that a user keeps running."""
     flags = ["--model-path", str(model), "--speculative-algorithm", algorithm]
     flags += ["--speculative-draft-model-path", str(head)]
-    flags += ["--dtype", dtype or serving_dtype(model, device)]
+    flags += ["--dtype", dtype] if dtype else []
     if device == "cpu":
-        flags += ["--device", "cpu", "--max-total-tokens", str(POOL_TOKENS)]
-        flags += ["--max-running-requests", "8"]
+        flags += ["--device", "cpu"]
+        # GLANCE settles the pool itself. SGLang's own would take most of the memory.
+        flags += [] if algorithm == "GLANCE" else ["--max-total-tokens", str(POOL_TOKENS)]
     return flags
-
-
-def serving_dtype(model: Path, device: str) -> str:
-    """The checkpoint's own, where it is served. On a CPU float16 is not: float32 holds it. On a GPU
-    SGLang's ``auto`` would make float16 of float32, which is left to it."""
-    if device == "cuda":
-        return "auto"
-    about = json.loads((model / "config.json").read_text())
-    parts = (about, about.get("text_config") or {})
-    named = [str(part[key]) for part in parts for key in ("dtype", "torch_dtype") if part.get(key)]
-    return "bfloat16" if named[:1] == ["bfloat16"] else "float32"
 
 
 def shell_line(flags: list[str], device: str) -> str:

@@ -18,6 +18,7 @@ from rich.progress import (
 )
 
 Advance = Callable[..., None]
+REPORT_S = 30.0  # between two lines where there is no terminal
 
 
 @contextmanager
@@ -26,9 +27,18 @@ def bar(console: Console, what: str, total: int) -> Iterator[Advance]:
     text that is shown behind the bar."""
     columns = [TextColumn("{task.description}"), BarColumn(20), MofNCompleteColumn()]
     columns += [TimeElapsedColumn(), TimeRemainingColumn(), _last_column()]
+    reported = time.monotonic()
     with Progress(*columns, console=console) as progress:
         task = progress.add_task(what, total=total, said="")
-        yield lambda done=1, said="": progress.update(task, advance=done, said=said)
+
+        def advance(done: int = 1, said: str = "") -> None:
+            nonlocal reported
+            progress.update(task, advance=done, said=said)
+            if not console.is_terminal and time.monotonic() - reported > REPORT_S:
+                reported, at = time.monotonic(), int(progress.tasks[task].completed)
+                console.print(f"{what}: {at}/{total} {said}".rstrip(), markup=False)
+
+        yield advance
 
 
 def _last_column() -> TextColumn:

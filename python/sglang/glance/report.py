@@ -40,7 +40,8 @@ def about(summary: Summary) -> Iterator[str]:
     yield f"{made.machine}, {made.cores} cores, {made.memory_gib} GiB, {' '.join(made.features)}"
     yield f"{made.threads} thread(s) a server; load {made.load} at the start; ops: {made.kernels}"
     yield f"Python {made.python}, {made.shown_versions}"
-    yield f"server start, seconds (all arms at once): {run.boot_s}"
+    if run.boot_s:
+        yield f"server start, seconds (all arms at once): {run.boot_s}"
     left_out = sum(condition.left_out for condition in summary.conditions)
     if left_out:
         yield f"left out: {left_out} prompts that not every arm answered (the run was cut short)"

@@ -25,7 +25,8 @@ from sglang.glance.flags import environment, short_lived, this_device
 
 START_TIMEOUT_S = 300
 STOP_TIMEOUT_S = 10
-EXCEPTION_LINE = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Refusal|Exit)(?:: (.+))?$")
+# What a launcher says last: GLANCE's refusal, or the line of an exception.
+LAST_WORDS = re.compile(r"^(?:GLANCE\b.*|(?:\w+\.)*\w*(?:Error|Exception|Exit)(?:: .+)?)$")
 ONE_MESSAGE = 1 << 20  # a stream interval above any answer: first token, then the rest at the end
 
 
@@ -201,6 +202,7 @@ def starting(
         raise
     finally:
         stop(process)
+        process.stdin.close()
 
 
 def wait_until_up(server: Server, timeout_s: float = START_TIMEOUT_S) -> None:
@@ -225,13 +227,10 @@ def ended(server: Server, when: str) -> Failed:
 
 
 def reason(log: Path) -> str:
+    """A refusal, or the last exception, or the last lines."""
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    named = [found for line in lines if (found := EXCEPTION_LINE.match(line))]
-    if not named:
-        return "its log ends:\n" + "\n".join(lines[-5:])
-    last = named[-1]
-    refused = last[1] and ("ValueError" in last[0] or "ConfigError" in last[0])
-    return last[1] if refused else last[0]
+    named = [line for line in lines if LAST_WORDS.match(line)]
+    return named[-1] if named else "its log ends:\n" + "\n".join(lines[-5:])
 
 
 def stop(process: subprocess.Popen) -> None:

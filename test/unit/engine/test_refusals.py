@@ -12,6 +12,7 @@ from sglang.srt.speculative.glance.engine.adjustments import unreadable_is_refus
 from sglang.srt.speculative.glance.engine.refusals import (
     ends_the_server,
     logprobs_out_of_range,
+    scores_several_places,
 )
 
 
@@ -19,10 +20,11 @@ def request(
     ids: list[int] | None = None, processor: str | None = None, **params: object
 ) -> SimpleNamespace:
     return SimpleNamespace(
-        origin_input_ids=[1] if ids is None else ids,
+        origin_input_ids_unpadded=[1] if ids is None else ids,
         sampling_params=SamplingParams(**params),
         vocab_size=512,
         custom_logit_processor=processor,
+        input_embeds=None,
     )
 
 
@@ -35,6 +37,13 @@ def test_ordinary_requests_pass(params: dict) -> None:
 
 def test_empty_prompt() -> None:
     assert "prompt is empty" in ends_the_server(request([]))
+
+
+def test_embeddings() -> None:
+    refused = request()
+    refused.input_embeds = [[0.0, 1.0]]
+    assert "input_embeds is not supported" in ends_the_server(refused)
+    assert refused.input_embeds is None
 
 
 @pytest.mark.parametrize("token", [512, -1, 2**31])
@@ -63,6 +72,15 @@ def test_processor_that_cannot_be_read(text: str) -> None:
 def test_readable_processor_passes() -> None:
     text = DisallowedTokensLogitsProcessor.to_str()
     assert ends_the_server(request(processor=text)) is None
+
+
+@pytest.mark.parametrize("field", ["token_indices_to_pool", "multi_item_delimiter_indices"])
+def test_places_of_a_prompt_are_not_scored(field: str) -> None:
+    fields = {"token_indices_to_pool": None, "multi_item_delimiter_indices": None}
+    assert scores_several_places(SimpleNamespace(**fields)) is None
+    refused = SimpleNamespace(**{**fields, field: [3]})
+    assert field in scores_several_places(refused)
+    assert getattr(refused, field) is None
 
 
 def asked(start: int = -1, top: int = 0, ids: list | None = None) -> SimpleNamespace:

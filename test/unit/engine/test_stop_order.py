@@ -1,15 +1,36 @@
-"""An accepted run ends a request where plain decoding, token by token, would have."""
+"""An accepted run ends a request where plain decoding, token by token, would have, and nothing of
+the run behind that place reaches the request."""
 
 from __future__ import annotations
+
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sglang.srt.managers.schedule_batch import FINISH_ABORT, Req
 from sglang.srt.sampling.sampling_params import SamplingParams
-from sglang.srt.speculative.glance.engine.adjustments import stop_in_order, watch_ends_of_grammars
+from sglang.srt.speculative.glance.engine.stopping import (
+    cut_runs,
+    settle_as_decided,
+    takes_no_token,
+    watch_ends_of_grammars,
+)
 
 EOS = 9
+
+
+@pytest.fixture(autouse=True, scope="module")
+def hooked():
+    """The host's question, answered as in a server."""
+    original = Req.update_finish_state
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            Req,
+            "update_finish_state",
+            lambda req, accepted=1: settle_as_decided(original, req, accepted),
+        )
+        yield
 
 
 class Letters:
@@ -33,6 +54,21 @@ def request(stops: list[str], limit: int) -> Req:
     return req
 
 
+def take(req: Req, run: list[int], algorithm: str = "GLANCE") -> list[int]:
+    """What the host does with an accepted run, in its order. Returns what is left of it."""
+    batch = SimpleNamespace(reqs=[req], spec_algorithm=SimpleNamespace(name=algorithm))
+
+    def resolve(processor: None, result: None, batch: SimpleNamespace) -> list[list[int]]:
+        req.kv.kv_committed_len += len(run)
+        return [list(run)]
+
+    (kept,) = cut_runs(resolve, None, None, batch)
+    assert not req.finished()
+    req.output_ids.extend(kept)
+    req.update_finish_state(len(kept))
+    return kept
+
+
 def ended(req: Req) -> tuple:
     """What a client sees: how it ended, after which tokens."""
     if not req.finished():
@@ -53,10 +89,12 @@ def run_plain(ids: list[int], stops: list[str], limit: int) -> tuple:
 def run_accepted(ids: list[int], cuts: list[int], stops: list[str], limit: int) -> tuple:
     req = request(stops, limit)
     for start, end in zip([0, *cuts], [*cuts, len(ids)]):
-        req.output_ids.extend(ids[start:end])
-        stop_in_order(Req.update_finish_state, req, end - start)
+        take(req, ids[start:end])
         if req.finished():
             break
+    # What any reader may see is what the client saw; the last token is in no cache.
+    assert list(req.output_ids) == ended(req)[1]
+    assert req.kv.kv_committed_len == len(req.output_ids)
     return ended(req)
 
 
@@ -96,16 +134,35 @@ def test_an_aborted_answer_is_the_start_of_plain_decodings(ids, first, size, sto
     start = min(first, len(whole) - 1)  # not ended before the abort comes
     req = request(stops, limit)
     for token in ids[:start]:
-        req.output_ids.append(token)
-        stop_in_order(Req.update_finish_state, req, 1)
+        take(req, [token])
     assert not req.finished()
     req.to_finish = FINISH_ABORT("left")
     run = ids[start : start + size]
-    req.output_ids.extend(run)
-    stop_in_order(Req.update_finish_state, req, len(run))
+    take(req, run)
+    assert req.to_finish is None
     reason, output = ended(req)
     assert reason["type"] == "abort"
     assert output == whole[: start + size]
+
+
+def reasoning_tokens(ids: list[int], cuts: list[int], limit: int) -> int:
+    """The host counts what is left of each run; reasoning ends by the tokens 1, 2."""
+    req = request([], limit)
+    for start, end in zip([0, *cuts], [*cuts, len(ids)]):
+        req.update_reasoning_tokens(take(req, ids[start:end]), [1, 2])
+        if req.finished():
+            break
+    return req.reasoning_tokens
+
+
+@given(
+    ids=st.lists(st.sampled_from([1, 2, 3, EOS]), min_size=1, max_size=14),
+    cut=st.integers(1, 14),
+    limit=st.integers(1, 14),
+)
+def test_reasoning_tokens_of_an_accepted_run_end_with_the_answer(ids, cut, limit):
+    cuts = [cut] if cut < len(ids) else []
+    assert reasoning_tokens(ids, cuts, limit) == reasoning_tokens(ids, range(1, len(ids)), limit)
 
 
 class Grammar:
@@ -127,17 +184,16 @@ class Round:
     and after it again for the token of a prefill."""
 
     @staticmethod
-    def plain(req: Req) -> None:
-        stop_in_order(Req.update_finish_state, req, 1)  # installed there too
-        req.grammar.accept_token(req.output_ids[-1])
+    def plain(req: Req, token: int) -> None:
+        req.output_ids.append(token)
+        req.update_finish_state()
+        req.grammar.accept_token(token)
 
     @staticmethod
-    def glance(req: Req) -> None:
-        if len(req.output_ids) == 1:
-            return Round.plain(req)
+    def glance(req: Req, token: int) -> None:
         watch_ends_of_grammars([req])
-        req.grammar.accept_token(req.output_ids[-1])
-        stop_in_order(Req.update_finish_state, req, 1)
+        req.grammar.accept_token(token)
+        take(req, [token])
 
 
 @pytest.mark.parametrize("keeps", [True, False])
@@ -146,17 +202,51 @@ class Round:
 )
 def test_an_ignored_eos_ends_a_grammar_when_plain_decoding_notices(ids, keeps):
     ends = []
-    for take in (Round.plain, Round.glance):
+    # Every place but the first, which is a prefill's, may be another prefill after a retraction.
+    for prefills in (range(len(ids)), {0}, {0, 1}, {0, 2}, {0, 2, 3}):
         req = request([], 6)
         req.sampling_params.ignore_eos = True
         req.grammar = Grammar(keeps)
-        for token in ids:
-            req.output_ids.append(token)
-            take(req)
+        for place, token in enumerate(ids):
+            (Round.plain if place in prefills else Round.glance)(req, token)
             req.grammar.finished = req.finished()
             if req.finished():
                 break
         ends.append(ended(req))
-    assert ends[0] == ends[1]
+    assert all(end == ends[0] for end in ends)
     if keeps and EOS in ids[:4]:
         assert len(ends[0][1]) == ids.index(EOS) + 2
+
+
+@pytest.mark.parametrize("algorithm", ["EAGLE3", "NGRAM"])
+def test_other_algorithms_keep_their_runs(algorithm):
+    req = request([], 8)
+    assert take(req, [0, EOS, 2, 3], algorithm) == [0, EOS, 2, 3]
+    assert req.finished_len == 2
+    assert req.kv.kv_committed_len == 4
+
+
+def test_an_id_outside_the_vocabulary_ends_the_run():
+    req = request([], 8)
+    assert take(req, [0, 77, 2, 3]) == [0, EOS]  # the host puts EOS in its place
+    assert req.finished_reason.to_json()["matched"] == "NaN happened"
+
+
+def test_a_run_that_the_grammar_could_not_read_is_the_hosts_to_end():
+    req = request([], 8)
+    req.to_finish = FINISH_ABORT("not in the grammar")
+    assert take(req, []) == []
+    assert req.finished_reason.to_json()["message"] == "not in the grammar"
+
+
+def test_a_request_that_is_over_keeps_its_end():
+    req = request([], 8)
+    take(req, [0, EOS, 2])
+    batch = SimpleNamespace(reqs=[req], spec_algorithm=SimpleNamespace(name="GLANCE"))
+    assert cut_runs(lambda *_: [[4, 5]], None, None, batch) == [[4, 5]]  # under overlap
+    assert ended(req) == ({"type": "stop", "matched": EOS}, [0, EOS])
+
+
+@pytest.mark.parametrize(("limit", "none"), [(0, True), (1, False)])
+def test_only_a_limit_of_zero_takes_no_token(limit, none):
+    assert takes_no_token(request([], limit)) is none

@@ -123,13 +123,9 @@ print(is_cpu(), cpu_has_amx_support(), torch.cpu._is_amx_tile_supported())
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="of a machine without a GPU")
-@pytest.mark.parametrize(
-    ("shell", "says"),
-    [({}, "True True False"), ({"SGLANG_USE_CPU_ENGINE": "0"}, "False False False")],
-)
-def test_stock_sglang_takes_its_cpu_path_without_amx_unless_told_not_to(monkeypatch, shell, says):
-    monkeypatch.delenv("SGLANG_USE_CPU_ENGINE", raising=False)
-    assert run_python(SGLANG_SAYS, **shell) == says
+def test_stock_sglang_takes_its_cpu_path_without_amx_and_without_a_switch(monkeypatch):
+    monkeypatch.delenv(platform_plugin.CPU_ENGINE, raising=False)
+    assert run_python(SGLANG_SAYS) == "True True False"
 
 
 def test_the_twins_serve_every_op_when_asked():

@@ -37,7 +37,6 @@ def rows_of(symbol: str) -> bool:
 DOCTOR_ONLY = {
     "sglang.srt.arg_groups.choices:ATTENTION_BACKEND_CHOICES",
     "sglang.srt.server_args:prepare_server_args",
-    "sglang.srt.utils.common:is_cpu",
     "sglang.srt.plugins:load_plugins",
     "sglang.srt.utils.common:cpu_has_amx_support",
 }

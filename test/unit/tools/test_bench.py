@@ -119,7 +119,7 @@ def test_rows_that_cannot_be_asked_are_refused_first(
         {"prompt": "b", "image": "https://host/b.jpg"},
     ]
     path.write_text("\n".join(map(json.dumps, lines)))
-    assert main(["--requests", str(path)]) == 2
+    assert command.run("bench", ["--requests", str(path)]) == 2
     said = capsys.readouterr().err.splitlines()
     assert [line.split(": ")[1 + (number == 0)] for number, line in enumerate(said)] == [
         f"picture {tmp_path / 'gone.jpg'} cannot be read",

@@ -12,10 +12,11 @@ from types import SimpleNamespace
 
 import pytest
 import sglang_glance
-from sglang.glance import command
+from sglang.glance import command, progress
 from sglang.glance.assets import HEAD, READER
 from sglang.glance.command import run
 from sglang.glance.failures import Failed
+from sglang.glance.terminal import messages, note, output
 
 # Fails if anything of SGLang runs, and says what a console script would.
 WITHOUT_SGLANG = """
@@ -187,3 +188,25 @@ def test_a_full_disk_ends_a_command_in_one_line(tmp_path: Path) -> None:
     assert "Traceback" not in ran.stderr
     rows = (tmp_path / "out" / "prompts.jsonl").read_text().splitlines()
     assert all(json.loads(row)["image"] for row in rows)
+
+
+@pytest.mark.parametrize("width", ["60", "80"])
+def test_piped_output_follows_columns(width: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    console = output()
+    with console.capture() as capture:
+        note(console, "word " * 100)
+    assert int(width) - 5 <= max(map(len, capture.get().splitlines())) <= int(width)
+
+
+def test_progress_without_a_terminal_is_a_line_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr(progress, "REPORT_S", 0.0)
+    with progress.bar(messages(), "answers", 3) as advance:
+        advance(2, "loss 1.5")
+    with progress.waiting(messages(), "starting a server"):
+        pass
+    said = capsys.readouterr().err
+    assert "answers: 2/3 loss 1.5\n" in said
+    assert "starting a server ...\nstarting a server: 0 s\n" in said

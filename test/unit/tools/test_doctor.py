@@ -91,6 +91,17 @@ def test_other_sizes_are_named(tmp_path: Path) -> None:
     assert fit.ok is False and "vocab_size" in fit.detail and fit.name == "fit"
 
 
+def test_a_head_of_another_target_of_the_same_sizes_is_said(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    shutil.copytree(READER, target)
+    weights = load_file(target / "model.safetensors")
+    save_file(
+        {name: weight * 0.5 for name, weight in weights.items()}, target / "model.safetensors"
+    )
+    fit = read_pair(target, HEAD).rows[-1]
+    assert fit.ok is None and "trained for another target" in fit.detail
+
+
 @pytest.mark.parametrize("fault", ["nan", "missing", "cut short"])
 def test_weights_that_cannot_be_served_are_named(tmp_path: Path, fault: str) -> None:
     head = tmp_path / "head"

@@ -11,8 +11,9 @@ from typing import Any
 import msgspec
 from safetensors import SafetensorError, safe_open
 from sglang.glance.doctor.findings import Row
-from sglang.srt.speculative.glance.config import GlanceConfig, parse_head
+from sglang.srt.speculative.glance.config import GlanceConfig, parse_head, trained_target
 from sglang.srt.speculative.glance.engine.checkpoint import check_weights
+from sglang.srt.speculative.glance.fingerprint import fingerprint
 
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
@@ -31,7 +32,7 @@ def read_pair(target: Path, head: Path) -> Pair:
     head_row, head_weights, about = _folder("head", head)
     rows = [target_row, head_row]
     if target_row.ok and head_row.ok:
-        rows.append(_fit(head, about, text))
+        rows.append(_fit(target, head, about, text))
     kv_values = sum(_kv_values(each) for each in (text, about))
     return Pair(rows, target_weights + head_weights, kv_values)
 
@@ -70,7 +71,7 @@ def _num_weights(path: Path) -> int:
         return sum(math.prod(file.get_slice(key).get_shape()) for key in file.keys())  # noqa: SIM118
 
 
-def _fit(folder: Path, head: dict[str, Any], text: dict[str, Any]) -> Row:
+def _fit(target: Path, folder: Path, head: dict[str, Any], text: dict[str, Any]) -> Row:
     try:
         config: GlanceConfig = parse_head(head, text)
         check_weights(folder, head, len(config.taps))
@@ -79,9 +80,12 @@ def _fit(folder: Path, head: dict[str, Any], text: dict[str, Any]) -> Row:
     except ValueError as error:
         return Row("fit", str(error), False)
     taps = ", ".join(map(str, config.taps))
-    return Row(
-        "fit", f"block {config.block}, taps {taps}, mask id {config.mask_token_id}; finite", True
-    )
+    detail = f"block {config.block}, taps {taps}, mask id {config.mask_token_id}; finite"
+    trained = trained_target(head)
+    if trained is not None and fingerprint(target) not in (None, trained):
+        other = "the head was trained for another target: exact, and slow"
+        return Row("fit", f"{detail}; {other}")
+    return Row("fit", detail, True)
 
 
 def _kv_values(text: dict[str, Any]) -> int:

@@ -60,6 +60,8 @@ def main(argv: Sequence[str]) -> int:
     import torch
 
     from ..machine import describe
+    from ..progress import bar
+    from ..terminal import messages
     from .loop import Progress, Training
 
     torch.set_num_threads(args.threads)
@@ -74,17 +76,13 @@ def main(argv: Sequence[str]) -> int:
         compile=True,
     )
     training.progress.runs.append((training.progress.step, describe([]).shown_command))
+    left = max(args.steps - training.progress.step, 0)
+    with bar(messages(), "training", left) as advance:
 
-    def tell(progress: Progress) -> None:
-        if progress.step % 20 == 0:
-            recent = sum(progress.losses[-20:]) / 20
-            per_s = progress.step * args.batch / progress.seconds
-            print(
-                f"step {progress.step}/{args.steps}  loss {recent:.4f} nats/token  "
-                f"{per_s:.1f} samples/s  {progress.seconds / 60:.1f} min",
-                flush=True,
-            )
+        def tell(progress: Progress) -> None:
+            recent = progress.losses[-20:]
+            advance(1, f"loss {sum(recent) / len(recent):.4f} nats/token")
 
-    training.run(300.0, args.minutes, tell)
+        training.run(300.0, args.minutes, tell)
     print(args.folder / "reader")
     return 0

@@ -2,15 +2,16 @@
 
 Adjustments of an instance live where the instance is made: the capture setter (``capture.py``), the
 head on a CPU (``cpu.py``), the graph runner of the target (``graphs.py``) and the page tables of an
-attention backend (``window.py``). ``args.py`` and ``backends.py`` wrap a step each of argument
-resolution, in the way that SGLang offers to plugins.
+attention backend (``window.py``). No hook replaces a property: ``start.py`` sets that of ``Req``.
+``args.py`` and ``backends.py`` wrap a step each of argument resolution, in the way that SGLang
+offers to plugins.
 """
 
 from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -20,8 +21,15 @@ from sglang.srt.speculative.glance.engine.refusals import (
     cannot_be_sampled,
     ends_the_server,
     logprobs_out_of_range,
+    scores_several_places,
+)
+from sglang.srt.speculative.glance.engine.stopping import (
+    cut_runs,
+    keep_what_is_written,
+    settle_as_decided,
 )
 from sglang.srt.speculative.glance.engine.weights import head_by_name_only
+from xgrammar import apply_token_bitmask_inplace
 
 
 class Adjustment(NamedTuple):
@@ -66,7 +74,12 @@ def refuse_request(original: Callable, req: Any, enable_overlap: bool) -> str | 
     """Reason why a request cannot be served (HTTP 400), or None."""
     if req.return_hidden_states:
         return "return_hidden_states is not supported with GLANCE: drop it from the request"
-    return ends_the_server(req) or cannot_be_sampled(req) or original(req, enable_overlap)
+    return (
+        ends_the_server(req)
+        or cannot_be_sampled(req)
+        or scores_several_places(req)
+        or original(req, enable_overlap)
+    )
 
 
 def masks_are_kept(original: Callable, req: Any, spec_algorithm: Any) -> str | None:
@@ -121,61 +134,12 @@ async def unreadable_is_refused(original: Callable, manager: Any, obj: Any) -> A
         ) from error
 
 
-def stop_in_order(original: Callable, req: Any, new_accepted_len: int = 1) -> None:
-    """End a request at the first token of its accepted run that ends it, as plain decoding would.
-
-    The host looks at the whole run at once, stop strings before EOS, and takes the first string of
-    the request's list that occurs anywhere in it, even behind an earlier stop.
-    """
-    if req.to_finish and new_accepted_len > 1 and not req.finished():
-        return _abort_in_a_run(original, req, new_accepted_len)
-    params = req.sampling_params
-    settled = req.finished() or req.to_finish
-    if hasattr(req, "grammar_had_ended") and not settled:
-        return _stop_as_the_grammar_stood(original, req, new_accepted_len)
-    if settled or new_accepted_len < 2 or not (params.stop_strs or params.stop_regex_strs):
-        return original(req, new_accepted_len)
-    run, grammar = req.output_ids, req.grammar
-    for end in range(len(run) - new_accepted_len + 1, len(run) + 1):
-        req.output_ids = run[:end]
-        req.grammar = grammar if end == len(run) else None  # it has read the whole run already
-        original(req, 1)
-        if req.finished():
-            break
-    run[:end] = req.output_ids  # the host replaces an id outside the vocabulary
-    req.output_ids, req.grammar = run, grammar
-    if req.finished() and req.finished_len is None:
-        req.finished_len = end
-
-
-def _abort_in_a_run(original: Callable, req: Any, new_accepted_len: int) -> None:
-    """The host keeps the whole run of a request that is to end early, tokens behind its end of text
-    among them; plain decoding would never have written those."""
-    abort, req.to_finish = req.to_finish, None
-    stop_in_order(original, req, new_accepted_len)
-    req.finished_reason = abort
-
-
-def _stop_as_the_grammar_stood(original: Callable, req: Any, new_accepted_len: int) -> None:
-    """Plain decoding asks before the grammar reads the token, a round of GLANCE after it: a grammar
-    ended by an ignored EOS ends the request a token later, or, where its backend forgets that it
-    has ended, never."""
-    grammar = req.grammar
-    if not req.grammar_had_ended:
-        req.grammar = None
-    original(req, new_accepted_len)
-    req.grammar = grammar
-    grammar.finished = req.finished()  # what the host sets next
-    req.grammar_had_ended = grammar.is_terminated()
-
-
-def watch_ends_of_grammars(reqs: Sequence[Any]) -> None:
-    """Ask for this of requests that ignore EOS, from their first round on; never of a server that
-    decodes plainly, where the same hook is installed."""
-    for req in reqs:
-        watched = req.grammar is not None and req.sampling_params.ignore_eos
-        if watched and not hasattr(req, "grammar_had_ended"):
-            req.grammar_had_ended = req.grammar.is_terminated()
+def mask_on_cpu(original: Callable, logits: torch.Tensor, vocab_mask: torch.Tensor) -> None:
+    """``logits [n, V]``, in place; ``vocab_mask [n, ceil(V / 32)] int32``."""
+    if logits.device.type == "cpu":
+        apply_token_bitmask_inplace(logits, vocab_mask, backend="cpu")
+    else:
+        original(logits=logits, vocab_mask=vocab_mask)
 
 
 def our_product_takes(weight: torch.Tensor) -> bool:
@@ -224,8 +188,8 @@ ADJUSTMENTS = (
     Adjustment(
         "sglang.srt.speculative.dflash_utils.validate_dflash_request",
         refuse_request,
-        "tapped states occupy the hidden-states output; the sampler has no seeded min_p: requests "
-        "for these must be refused",
+        "tapped states occupy the hidden-states output; the sampler has no seeded min_p; places of "
+        "a prompt are scored without tapped states: requests for these must be refused",
         "upstream asks the algorithm which requests it serves",
     ),
     Adjustment(
@@ -263,10 +227,32 @@ ADJUSTMENTS = (
         "upstream answers HTTP 400",
     ),
     Adjustment(
+        "sglang.srt.managers.scheduler_components.batch_result_processor."
+        "SchedulerBatchResultProcessor._resolve_spec_v2_tokens",
+        cut_runs,
+        "tokens of an accepted run behind the end of its request enter the next turn of a session, "
+        "the K/V it owns and its count of reasoning tokens; of several stops in one run the host "
+        "may take a later one",
+        "upstream cuts a run at its earliest stop before it is committed",
+    ),
+    Adjustment(
         "sglang.srt.managers.schedule_batch.Req.update_finish_state",
-        stop_in_order,
-        "of several stops in one accepted run the host may take a later one",
-        "upstream takes the earliest stop of a run",
+        settle_as_decided,
+        "the end of a run is decided when the run is cut",
+        "the row above goes",
+    ),
+    Adjustment(
+        "sglang.srt.session.streaming_session.StreamingSession.try_cache_finished_req",
+        keep_what_is_written,
+        "without overlap scheduling the next turn of a streaming session would read the K/V of the "
+        "turn's last token, which no round has written",
+        "upstream counts what has been written",
+    ),
+    Adjustment(
+        "sglang.srt.constrained.xgrammar_backend.XGrammarGrammarBackend.apply_vocab_mask",
+        mask_on_cpu,
+        "on a CPU the mask of strict thinking without a grammar ends the scheduler",
+        "upstream applies this mask on a CPU, as it does a grammar's",
     ),
     Adjustment(
         "sglang.srt.layers.amx_utils.dtype_is_supported",

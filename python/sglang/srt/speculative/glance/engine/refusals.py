@@ -14,13 +14,17 @@ def ends_the_server(req: Any) -> str | None:
     The host lets these through; one of them takes every other request down with it. A refused
     request still passes through the sampler once, so what would fail there is taken out of it.
     """
-    if not req.origin_input_ids:
+    if not req.origin_input_ids_unpadded:
         return "the prompt is empty: it must hold at least one token"
-    # Pictures are put in later: here every id is a token.
-    lowest, highest = min(req.origin_input_ids), max(req.origin_input_ids)
+    # A picture's places are filled in later, but in the earlier turns of a session.
+    tokens = req.origin_input_ids_unpadded
+    lowest, highest = min(tokens), max(tokens)
     if lowest < 0 or highest >= req.vocab_size:
         got = lowest if lowest < 0 else highest
         return f"input_ids: got {got}, expected ids in [0, {req.vocab_size - 1}]"
+    if req.input_embeds is not None:
+        req.input_embeds = None
+        return "input_embeds is not supported by this model: send text or input_ids"
     params = req.sampling_params
     if params.min_new_tokens > 0:
         outside = [i for i in params.stop_token_ids or () if not 0 <= i < req.vocab_size]
@@ -50,6 +54,16 @@ def cannot_be_sampled(req: Any) -> str | None:
         # The sampler asserts that there is no seed, plain or not: it would end the scheduler.
         req.sampling_params.min_p = 0.0
         return "min_p is not supported with --enable-deterministic-inference: drop it"
+    return None
+
+
+def scores_several_places(req: Any) -> str | None:
+    """Why this request cannot be scored, or None. The host scores places of one prompt from their
+    logits alone, and drops the tapped states that the head's K/V are made of."""
+    for field in ("token_indices_to_pool", "multi_item_delimiter_indices"):
+        if getattr(req, field) is not None:
+            setattr(req, field, None)
+            return f"{field} is not supported with GLANCE: score one place of a prompt a request"
     return None
 
 

@@ -44,10 +44,6 @@ SURFACE: dict[str, tuple[str, ...] | None] = {
     f"{_SRT}.arg_groups.overrides:record_foreign_defaults": ("server_args", "source", "resolve"),
     f"{_SRT}.arg_groups.resolution_hooks:register_resolution_hook": ("name",),
     f"{_SRT}.arg_groups.model_path_hook:handle_model_source_paths": ("server_args",),
-    f"{_SPEC}.base_spec_worker:BaseSpecWorker.on_verify_complete_cpu": (
-        "num_correct_drafts_per_req",
-        "batch_size",
-    ),
     f"{_SRT}.runtime_context:get_spec": (),
     f"{_SRT}.runtime_context:get_exec": (),
     f"{_SRT}.runtime_context:get_observability": (),
@@ -58,6 +54,10 @@ SURFACE: dict[str, tuple[str, ...] | None] = {
     f"{_SRT}.arg_groups.attention_hook:handle_attention_backend_compatibility": ("server_args",),
     f"{_SRT}.runtime_context:get_platform": (),
     # hooked functions
+    f"{_SRT}.constrained.xgrammar_backend:XGrammarGrammarBackend.apply_vocab_mask": (
+        "logits",
+        "vocab_mask",
+    ),
     f"{_SRT}.layers.amx_utils:dtype_is_supported": ("weight",),
     f"{_SRT}.mem_cache.allocation:get_last_loc": (
         "req_to_token",
@@ -146,6 +146,10 @@ SURFACE: dict[str, tuple[str, ...] | None] = {
     f"{_SPEC}.dflash_worker_v2:DFlashWorkerV2.init_attention_backends": (),
     f"{_SPEC}.dflash_worker_v2:DFlashWorkerV2.init_cuda_graphs": (),
     f"{_SPEC}.dflash_worker_v2:DFlashWorkerV2.prewarm_sampling": (),
+    f"{_SPEC}.dflash_worker_v2:DFlashWorkerV2.on_verify_complete_cpu": (
+        "num_correct_drafts_per_req",
+        "batch_size",
+    ),
     f"{_SPEC}.dflash_info:DFlashVerifyInput": (
         "draft_token",
         "positions",
@@ -254,7 +258,11 @@ SURFACE: dict[str, tuple[str, ...] | None] = {
         "chain_stride",
     ),
     f"{_SRT}.managers.utils:GenerationBatchResult": None,
+    f"{_SRT}.managers.scheduler_components.batch_result_processor:"
+    "SchedulerBatchResultProcessor._resolve_spec_v2_tokens": ("result", "batch"),
+    f"{_SRT}.managers.schedule_batch:Req.is_prefill_only": None,
     f"{_SRT}.managers.schedule_batch:Req.update_finish_state": ("new_accepted_len",),
+    f"{_SRT}.session.streaming_session:StreamingSession.try_cache_finished_req": ("req",),
     f"{_SRT}.sampling.custom_logit_processor:CustomLogitProcessor": None,
     f"{_SRT}.managers.tokenizer_manager:TokenizerManager._tokenize_one_request": ("obj",),
     f"{_SRT}.managers.tokenizer_manager:TokenizerManager._validate_one_request": (

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from sglang.srt.arg_groups.overrides import resolving_view
+from sglang.srt.managers.schedule_batch import Req
 from sglang.srt.runtime_context import get_exec, get_spec
 from sglang.srt.speculative.dflash_worker_v2 import DFlashWorkerV2
 from sglang.srt.speculative.glance.engine import commit, seams
@@ -18,6 +19,7 @@ from sglang.srt.speculative.glance.engine.inputs import GlanceDraftInput
 from sglang.srt.speculative.glance.engine.metrics import PlainRounds
 from sglang.srt.speculative.glance.engine.models import load_config
 from sglang.srt.speculative.glance.engine.rounds import RoundLog
+from sglang.srt.speculative.glance.engine.stopping import takes_no_token
 from sglang.srt.speculative.glance.engine.verify import TreeVerifier
 from sglang.srt.speculative.glance.engine.watch import AcceptWatch
 from sglang.srt.speculative.glance.engine.weights import HeadUpdater
@@ -40,6 +42,7 @@ class StartedWorker(DFlashWorkerV2):
         on_cpu = self.device == "cpu"
         if on_cpu:
             suit_head(self.draft_model)
+        Req.is_prefill_only = property(takes_no_token)  # no hook replaces a property
         self.context_kv = self._context_kv()
         runner = self.draft_model_runner
         runner.weight_updater = HeadUpdater(runner.weight_updater, self._head_changed)

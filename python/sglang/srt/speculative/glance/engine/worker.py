@@ -9,10 +9,10 @@ from sglang.srt.layers.logprob_processor import compute_spec_logprobs
 from sglang.srt.managers.utils import GenerationBatchResult
 from sglang.srt.speculative.glance.core.accept import Accepted, shorten
 from sglang.srt.speculative.glance.core.tree import Tree
-from sglang.srt.speculative.glance.engine.adjustments import watch_ends_of_grammars
 from sglang.srt.speculative.glance.engine.inputs import GlanceDraftInput
 from sglang.srt.speculative.glance.engine.sampling import keep_path_masks, plain_reason
 from sglang.srt.speculative.glance.engine.start import StartedWorker
+from sglang.srt.speculative.glance.engine.stopping import watch_ends_of_grammars
 from sglang.srt.speculative.glance.engine.verify import Verified
 from sglang.srt.utils.common import async_h2d
 
