@@ -6,7 +6,7 @@
 import sys
 
 import sglang
-from sglang.glance.assets import HEAD, PICTURES, READER
+from sglang.glance.shipped import HEAD, PICTURES, READER
 from transformers import AutoTokenizer
 
 PICTURE = str(PICTURES / "000000-document.png")

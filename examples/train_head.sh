@@ -9,7 +9,7 @@
 # a head that drafts well wants 10,000, and the trainer's default sizes (docs/training.md).
 set -euo pipefail
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-shipped=$root/python/sglang/glance/data
+shipped=$root/python/sglang/glance/shipped
 target=${1:-$shipped/reader} data=${2:-$shipped/pictures/prompts.jsonl} out=${3:-$root/out/own-head}
 
 "$root/.venv/bin/python" -m sglang.glance train --model-path "$target" --data "$data" \

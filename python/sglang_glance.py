@@ -71,7 +71,7 @@ def main(argv: list[str] | None = None) -> int:
     except ImportError as error:
         print(f"glance: no sglang ({error}): install sglang==0.5.23", file=sys.stderr)
         return 2
-    from sglang.glance.command import run
+    from sglang.glance.cli.run import run
 
     return run(name, rest)
 

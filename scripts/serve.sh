@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Serve the shipped reader with GLANCE; `make serve` sets BIN, DEVICE and PORT. More flags may follow.
 set -euo pipefail
-data="$PWD/python/sglang/glance/data"
+data="$PWD/python/sglang/glance/shipped"
 flags=(--speculative-algorithm GLANCE --speculative-draft-model-path "$data/glance-head")
 if [[ $DEVICE == cpu ]]; then
-    cores=$(nproc)  # half of them compute; see compute_threads in python/sglang/glance/flags.py
+    cores=$(nproc)  # half of them compute; see compute_threads in python/sglang/glance/serving/flags.py
     export SGLANG_USE_CPU_ENGINE=1 OMP_NUM_THREADS="${OMP_NUM_THREADS:-$((cores > 1 ? cores / 2 : 1))}"
 fi
 cat <<TEXT

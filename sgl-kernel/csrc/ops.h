@@ -116,7 +116,7 @@ Tensor flash_attn_varlen_func(
     int64_t max_seqlen_k,
     bool causal);
 
-// tree.cpp
+// eagle_tree.cpp
 void build_tree_kernel_efficient_cpu(
     const Tensor& parent_list,
     const Tensor& selected_index,

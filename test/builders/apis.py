@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from builders.pictures import encode, form
 from builders.prompts import chat
 from builders.shipped import token
-from sglang.glance.assets import READER
+from sglang.glance.shipped import READER
 
 
 class Call(NamedTuple):

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 from scipy.optimize import linprog
-from sglang.srt.speculative.glance.engine.checkpoint import expected_shapes
+from sglang.srt.speculative.glance.engine.start.checkpoint import expected_shapes
 
 
 def config_of(head: Path) -> dict:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from builders.pictures import SIZES, encode, form, shapes
-from sglang.glance.pictures import sendable
+from sglang.glance.prompts.pictures import sendable
 
 TEXTS = (
     "Hello.",

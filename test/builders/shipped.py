@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from builders.heads import config_of
-from sglang.glance.assets import HEAD, READER
+from sglang.glance.shipped import HEAD, READER
 
 _config = config_of(READER)
 _tokenizer = json.loads((READER / "tokenizer.json").read_text())

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import requests as http
 from builders.prompts import chat, picture_prompts
-from sglang.glance.assets import HEAD, PICTURES, READER
-from sglang.glance.server import Answer, Server, starting, wait_until_up
+from sglang.glance.serving.server import Answer, Server, starting, wait_until_up
+from sglang.glance.shipped import HEAD, PICTURES, READER
 
 GLANCE = ("--speculative-algorithm", "GLANCE", "--speculative-draft-model-path", str(HEAD))
 # Under overlap scheduling, its default, plain decoding's penalties count each token a step late.

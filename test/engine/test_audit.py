@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from harness import Plain, Server
-from sglang.glance import audit
-from sglang.glance.command import run
+from sglang.glance.check import audit
+from sglang.glance.cli.run import run
 
 
 def test_two_running_servers(

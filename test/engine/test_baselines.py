@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from builders.eagle3_head import random_eagle3_head
 from harness import READER, Answer, Plain, assert_identical, start
-from sglang.glance.assets import EAGLE3_HEAD
+from sglang.glance.shipped import EAGLE3_HEAD
 
 LENGTH = {"max_new_tokens": 64, "ignore_eos": True}
 NUM_PROMPTS, NUM_AGAIN = 16, 6

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from harness import PICTURES, READER, Server, chat_body, picture_prompts, whole_chat
 from newcomer import ROOT, assert_read, assert_reads, serving, typed
-from sglang.glance.server import free_port
+from sglang.glance.serving.server import free_port
 
 EXAMPLES = ROOT / "examples"
 LINES = 40

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from harness import HEAD, READER, Server, wait_until_up
 from newcomer import ROOT, assert_read, assert_reads, press_ctrl_c, serving, typed
-from sglang.glance.server import free_port
+from sglang.glance.serving.server import free_port
 
 README = (ROOT / "README.md").read_text()
 SCREEN_LINES = 55

@@ -13,11 +13,11 @@ import msgspec
 import pytest
 from harness import PICTURES, READER, Answer, Ask, Plain, Rounds, Server, ask_together
 from rich.console import Console
-from sglang.glance.audit_client import Endpoint
 from sglang.glance.law import main
 from sglang.glance.law.command import collect
 from sglang.glance.law.rows import Asked, LawRow, Line, join
-from sglang.glance.prompts import load_prompts
+from sglang.glance.prompts.rows import load_prompts
+from sglang.glance.serving.client import Endpoint
 
 # Log-probabilities of the two differ by up to 5e-5; an entropy averages them.
 TOLERANCE = 1e-4

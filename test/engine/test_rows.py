@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 from builders.rows import write_rows
 from harness import READER, Plain, Server
-from sglang.glance import audit, bench, train
-from sglang.glance.audit_client import Endpoint
-from sglang.glance.bench import Arm
-from sglang.glance.figures import load
-from sglang.glance.prompter import Prompter
-from sglang.glance.prompts import Prompt, load_prompts
+from sglang.glance import train
+from sglang.glance.check import audit
+from sglang.glance.measure import bench
+from sglang.glance.measure.bench import Arm
+from sglang.glance.measure.figures import load
+from sglang.glance.prompts.prompter import Prompter
+from sglang.glance.prompts.rows import Prompt, load_prompts
+from sglang.glance.serving.client import Endpoint
 from sglang.glance.train import run
 from sglang.glance.train.data import Row
 

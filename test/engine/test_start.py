@@ -12,7 +12,7 @@ from builders.qwen25vl import random_qwen25vl
 from builders.shipped import MASK
 from harness import GLANCE, HEAD, READER, Server, chat, wait_until_up
 from newcomer import ROOT, serving
-from sglang.glance.server import free_port
+from sglang.glance.serving.server import free_port
 
 
 def test_defaults(glance: Server) -> None:

@@ -30,9 +30,9 @@ from harness import (
 from PIL import Image
 from probing import Probe
 from safetensors.torch import load_file
-from sglang.glance.prompter import Prompter
-from sglang.glance.prompts import Message, Picture, Prompt, Text, load_numbered, load_prompts
-from sglang.glance.server import stop
+from sglang.glance.prompts.prompter import Prompter
+from sglang.glance.prompts.rows import Message, Picture, Prompt, Text, load_numbered, load_prompts
+from sglang.glance.serving.server import stop
 from sglang.glance.train import main
 from sglang.glance.train.blocks import Sampler, TappedRow, collate
 from sglang.glance.train.data import Row

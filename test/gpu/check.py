@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from sglang.glance.assets import HEAD, PICTURES, READER
-from sglang.glance.prompter import Prompter
-from sglang.glance.prompts import load_prompts
-from sglang.glance.server import Answer, serve
+from sglang.glance.prompts.prompter import Prompter
+from sglang.glance.prompts.rows import load_prompts
+from sglang.glance.serving.server import Answer, serve
+from sglang.glance.shipped import HEAD, PICTURES, READER
 
 ROOT = Path(__file__).resolve().parents[2]
 GPU_FLAGS = ("--mem-fraction-static", "0.3", "--max-running-requests", "8")

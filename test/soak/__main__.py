@@ -18,7 +18,7 @@ from pathlib import Path
 from harness import PLAIN, READER, glance_flags, start
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from sglang.glance.signals import unwind_on_signals
+from sglang.glance.cli.signals import unwind_on_signals
 from soak.check import GROWTH_MIB, PlainAnswers, Tally, grown_mib, one_wave
 
 POOL_TOKENS = 1280

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import psutil
 from harness import assert_no_slot_lost
-from sglang.glance.server import Server
+from sglang.glance.serving.server import Server
 from soak.traffic import Outcome, differences, send, wave
 
 WAVE, CLIENTS = 24, 12

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import requests
 from builders.pictures import encode, form, shapes
 from builders.prompts import chat
-from sglang.glance.server import Answer, Server
+from sglang.glance.serving.server import Answer, Server
 
 SCHEMA = '{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}'
 WORDS = ("Total", "Name", "Count", "red", "blue", "circle", "lines", "Order:", "7", "12", "month")

@@ -111,14 +111,14 @@ def _finished_round(
 
 HOOKS = {
     f"{_DFLASH}._append_target_hidden_to_draft_kv_by_loc": _keep_states,
-    f"{_GLANCE}.draft.BlockDrafter.marginals": _keep_drafts,
+    f"{_GLANCE}.round.draft.BlockDrafter.marginals": _keep_drafts,
     f"{_GLANCE}.worker.GlanceWorker.forward_batch_generation": _keep_batch,
-    f"{_GLANCE}.draft.BlockDrafter.propose": _last_is_best,
-    f"{_GLANCE}.commit.move_accepted": _accepted_nodes,
+    f"{_GLANCE}.round.draft.BlockDrafter.propose": _last_is_best,
+    f"{_GLANCE}.round.commit.move_accepted": _accepted_nodes,
     f"{_GLANCE}.worker.GlanceWorker._append_target_hidden_sequential": _head_slots,
     f"{_GLANCE}.worker.GlanceWorker.on_verify_complete_cpu": _finished_round,
     f"{_SRT}.layers.vocab_parallel_embedding.VocabParallelEmbedding.forward": _embedded_ids,
-    f"{_GLANCE}.mrope.MropeDeltas.positions": _verify_positions,
+    f"{_GLANCE}.round.mrope.MropeDeltas.positions": _verify_positions,
 }
 
 

@@ -22,5 +22,5 @@ def _first_child(original: Callable, output: Any, batch: Any, tree: Any, *args: 
 def register() -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    target = "sglang.srt.speculative.glance.engine.verify.draw"
+    target = "sglang.srt.speculative.glance.engine.round.verify.draw"
     HookRegistry.register(target, _first_child, HookType.AROUND)

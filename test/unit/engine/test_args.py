@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 from builders.shipped import VOCAB
-from sglang.glance.assets import HEAD, READER
-from sglang.srt.speculative.glance.engine import host
-from sglang.srt.speculative.glance.engine.args import (
+from sglang.glance.shipped import HEAD, READER
+from sglang.srt.speculative.glance.engine.start import survey
+from sglang.srt.speculative.glance.engine.start.args import (
     REQUIRED,
     TREE_BACKENDS,
     flag_of,
@@ -141,10 +141,10 @@ def test_refusals_name_the_flag(changes, flag):
 def test_a_cpu_without_the_switch_is_refused_by_its_name(monkeypatch, switch):
     """Whatever the backend: SGLang puts another one there, which nobody typed."""
     if switch is None:
-        monkeypatch.delenv(host.CPU_ENGINE)
+        monkeypatch.delenv(survey.CPU_ENGINE)
     else:
-        monkeypatch.setenv(host.CPU_ENGINE, switch)
-    with pytest.raises(Refusal, match=f"{host.CPU_ENGINE}.* set it to 1"):
+        monkeypatch.setenv(survey.CPU_ENGINE, switch)
+    with pytest.raises(Refusal, match=f"{survey.CPU_ENGINE}.* set it to 1"):
         settled(attention_backend="torch_native")
 
 

@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 import pytest
-from sglang.glance.assets import HEAD, READER
+from sglang.glance.shipped import HEAD, READER
 from sglang.srt.arg_groups.overrides import resolving_view
 from sglang.srt.plugins import load_plugins
 from sglang.srt.runtime_context import override_platform
@@ -72,6 +72,6 @@ def test_a_server_without_glance_keeps_sglangs_default() -> None:
 def test_the_log_says_which_backend_verifies_and_which_drafts(
     flags: dict, verifies: str, drafts: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.INFO, "sglang.srt.speculative.glance.engine.args"):
+    with caplog.at_level(logging.INFO, "sglang.srt.speculative.glance.engine.start.args"):
         resolved(HOPPER, **flags)
     assert f"{verifies} verifies, {drafts} drafts" in caplog.text

@@ -12,8 +12,8 @@ import torch
 from builders.heads import broken_head, config_for, config_of, constant_head, random_head
 from builders.shipped import MASK
 from safetensors.torch import load_file, save_file
-from sglang.glance.assets import HEAD, READER
-from sglang.srt.speculative.glance.engine.checkpoint import check_weights, expected_shapes
+from sglang.glance.shipped import HEAD, READER
+from sglang.srt.speculative.glance.engine.start.checkpoint import check_weights, expected_shapes
 
 Weights = dict[str, torch.Tensor]
 

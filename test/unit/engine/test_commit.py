@@ -11,8 +11,8 @@ import torch
 from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.speculative.dflash_worker_v2 import DFlashWorkerV2
 from sglang.srt.speculative.glance.core.accept import walk
-from sglang.srt.speculative.glance.engine import commit
-from sglang.srt.speculative.glance.engine.commit import FixedShapeCommitter, RowCommitter
+from sglang.srt.speculative.glance.engine.round import commit
+from sglang.srt.speculative.glance.engine.round.commit import FixedShapeCommitter, RowCommitter
 from sglang.srt.speculative.glance.engine.worker import GlanceWorker
 
 BUDGET, DEPTH, WIDTH = 9, 4, 3
@@ -65,7 +65,7 @@ def committed(kind: type, seed: int, patch: pytest.MonkeyPatch) -> tuple[Any, An
     patch.setattr(commit, "move_accept_tokens_to_target_kvcache", pools.move)
     batch = SimpleNamespace(seq_lens=torch.randint(1, 50, (bs,)), token_to_kv_pool_allocator=None)
     hidden = torch.arange(bs * BUDGET)[:, None].float()
-    rows = kind(BUDGET, pools.append).commit(batch, accepted, hidden, pools.window)
+    rows = kind(pools.append).commit(batch, accepted, hidden, pools.window)
     assert rows.shape == (bs, DEPTH + 1)
     return batch, accepted, pools
 

@@ -6,8 +6,8 @@ import pytest
 import sgl_kernel  # noqa: F401
 import torch
 import torch.nn.functional as F
-from sglang.srt.speculative.glance.engine.commit import layerwise_kv
-from sglang.srt.speculative.glance.engine.cpu import StackedContextKV
+from sglang.srt.speculative.glance.engine.host.cpu_head import StackedContextKV
+from sglang.srt.speculative.glance.engine.round.commit import layerwise_kv
 
 HIDDEN, HEADS, HEAD_DIM, Q_SIZE = 256, 2, 64, 128
 KV_SIZE = HEADS * HEAD_DIM

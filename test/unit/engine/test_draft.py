@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from sglang.srt.speculative.glance.engine.draft import BlockDrafter
+from sglang.srt.speculative.glance.engine.round.draft import BlockDrafter
 
 VOCAB, BLOCK, MASK = 12, 4, 11
 

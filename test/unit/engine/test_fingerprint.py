@@ -10,7 +10,7 @@ import torch
 from builders.heads import config_of
 from builders.targets import copy_in_dtype, other_weights
 from safetensors.torch import load_file, save_file
-from sglang.glance.assets import HEAD, READER
+from sglang.glance.shipped import HEAD, READER
 from sglang.srt.speculative.glance.config import trained_target
 from sglang.srt.speculative.glance.fingerprint import fingerprint
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from builders.shipped import EOS, VOCAB
-from sglang.glance.assets import READER
+from sglang.glance.shipped import READER
 from sglang.srt.constrained.llguidance_backend import GuidanceBackend
 from sglang.srt.constrained.xgrammar_backend import XGrammarGrammarBackend
 from sglang.srt.speculative.glance.core.tree import build_tree, tree_links

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import torch
 from sglang.srt.model_executor.forward_batch_info import ForwardBatch
-from sglang.srt.speculative.glance.engine.mrope import MropeDeltas
+from sglang.srt.speculative.glance.engine.round.mrope import MropeDeltas
 
 ROWS, WIDTH = 7, 5
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from sglang.glance.assets import READER
+from sglang.glance.shipped import READER
 from sglang.kernels.ops.speculative.lilicorr import _topk_lse_torch
 from sglang.srt.layers.attention.verify_mask import VerifyMask
 from sglang.srt.layers.logits_processor import LogitsProcessorOutput, SamplingMaskOutput
@@ -27,26 +27,26 @@ from sglang.srt.server_args import ServerArgs
 from sglang.srt.speculative.eagle_utils import TreeMaskMode
 from sglang.srt.speculative.glance.config import GlanceConfig
 from sglang.srt.speculative.glance.core import tree as twins
-from sglang.srt.speculative.glance.engine import (
+from sglang.srt.speculative.glance.engine import worker as worker_module
+from sglang.srt.speculative.glance.engine.observe import round_log
+from sglang.srt.speculative.glance.engine.observe.metrics import NoMetrics
+from sglang.srt.speculative.glance.engine.observe.round_log import RoundLog
+from sglang.srt.speculative.glance.engine.observe.watch import AcceptWatch
+from sglang.srt.speculative.glance.engine.round import (
     commit,
     draft,
     inputs,
     mrope,
     penalties,
-    rounds,
     verify,
     window,
 )
-from sglang.srt.speculative.glance.engine import worker as worker_module
-from sglang.srt.speculative.glance.engine.draft import BlockDrafter
-from sglang.srt.speculative.glance.engine.inputs import GlanceDraftInput
-from sglang.srt.speculative.glance.engine.metrics import NoMetrics
-from sglang.srt.speculative.glance.engine.rounds import RoundLog
-from sglang.srt.speculative.glance.engine.verify import TreeVerifier
-from sglang.srt.speculative.glance.engine.watch import AcceptWatch
-from sglang.srt.speculative.glance.engine.window import Window
+from sglang.srt.speculative.glance.engine.round.draft import BlockDrafter
+from sglang.srt.speculative.glance.engine.round.inputs import GlanceDraftInput
+from sglang.srt.speculative.glance.engine.round.verify import TreeVerifier
+from sglang.srt.speculative.glance.engine.round.window import Window
 from sglang.srt.speculative.glance.engine.worker import GlanceWorker
-from sglang.srt.speculative.glance.kernels import cpu
+from sglang.srt.speculative.glance.kernels import cpu_ops as cpu
 from sglang.srt.speculative.glance.kernels.select import ops_for, warm
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -250,7 +250,7 @@ def worker(
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: None)
     monkeypatch.setattr(torch.cuda, "synchronize", never)
     log = RoundLog(tmp_path / "rounds.jsonl", "cpu", CONFIG)
-    log.clock = rounds.HostClock()
+    log.clock = round_log.HostClock()
     log.clock.waits = True  # as on a GPU: what `end` is given is handed over, not read
     twins.layout.cache_clear()
     with FakeTensorMode():
@@ -264,7 +264,7 @@ def worker(
         made.drafter = BlockDrafter(CONFIG, target, draft_runner)
         target_worker = SimpleNamespace(model_runner=target, forward_batch_generation=verify_pass)
         made.verifier = TreeVerifier(CONFIG, target_worker, made.ops)
-        made.committer = commit.FixedShapeCommitter(CONFIG.budget, written_head)
+        made.committer = commit.FixedShapeCommitter(written_head)
         with NoBlockingCopies():
             yield made
     twins.layout.cache_clear()

@@ -9,7 +9,7 @@ import pytest
 import sgl_kernel
 import torch
 from sglang.srt.layers import amx_utils
-from sglang.srt.speculative.glance.engine.adjustments import lm_head_by_rows, packs_weight
+from sglang.srt.speculative.glance.engine.host.adjustments import lm_head_by_rows, packs_weight
 
 
 def host(weight: torch.Tensor) -> bool:

@@ -17,8 +17,8 @@ from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.speculative.glance.core.accept import walk
 from sglang.srt.speculative.glance.core.penalties import shift
 from sglang.srt.speculative.glance.core.tree import Tree
-from sglang.srt.speculative.glance.engine import penalties
-from sglang.srt.speculative.glance.engine.penalties import (
+from sglang.srt.speculative.glance.engine.round import penalties
+from sglang.srt.speculative.glance.engine.round.penalties import (
     OutputCounts,
     begin,
     is_penalised,

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 from sglang.srt.sampling.custom_logit_processor import DisallowedTokensLogitsProcessor
 from sglang.srt.sampling.sampling_params import SamplingParams
-from sglang.srt.speculative.glance.engine.adjustments import unreadable_is_refused
-from sglang.srt.speculative.glance.engine.refusals import (
+from sglang.srt.speculative.glance.engine.host.adjustments import unreadable_is_refused
+from sglang.srt.speculative.glance.engine.host.refusals import (
     ends_the_server,
     logprobs_out_of_range,
     scores_several_places,

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 import torch
 from sglang.srt.speculative.glance.config import GlanceConfig
-from sglang.srt.speculative.glance.engine import rounds
-from sglang.srt.speculative.glance.engine.rounds import ROUND_LOG_ENV, Round, RoundLog
+from sglang.srt.speculative.glance.engine.observe import round_log
+from sglang.srt.speculative.glance.engine.observe.round_log import ROUND_LOG_ENV, Round, RoundLog
 
 CONFIG = GlanceConfig(block=16, budget=4, topk=2, taps=(0,), mask_token_id=9)
 
@@ -23,7 +23,7 @@ def lines(path: Path) -> list[Round]:
 
 
 def test_a_line_holds_the_entropies_at_the_roots(tmp_path: Path) -> None:
-    path = tmp_path / "rounds.jsonl"
+    path = tmp_path / "round_log.jsonl"
     log = RoundLog(path, "cpu", CONFIG)
     logits = torch.randn(3 * CONFIG.budget, 50, generator=torch.Generator().manual_seed(0))
     probabilities = torch.softmax(logits[:: CONFIG.budget].double(), -1).tolist()
@@ -61,7 +61,7 @@ class Ticks:
 
 
 def test_logging_takes_no_phase_s_time(tmp_path: Path) -> None:
-    log = RoundLog(path := tmp_path / "rounds.jsonl", "cpu", CONFIG)
+    log = RoundLog(path := tmp_path / "round_log.jsonl", "cpu", CONFIG)
     log.clock = Ticks(0.0, 1.0, 3.0, 10.0, 14.0, 15.0, 16.0)
     log.start()
     log.lap("draft")
@@ -103,7 +103,7 @@ def test_a_device_is_never_waited_for_by_the_round(
     device = FakeDevice()
     monkeypatch.setattr(torch.cuda, "Event", device.Event)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: pytest.fail("synchronised"))
-    log = RoundLog(path := tmp_path / "rounds.jsonl", "cuda", CONFIG)
+    log = RoundLog(path := tmp_path / "round_log.jsonl", "cuda", CONFIG)
     for number in range(3):  # the device has not reached the first one's end
         log.start()
         log.lap("draft")
@@ -122,12 +122,12 @@ def test_a_device_is_never_waited_for_by_the_round(
 
 def test_off_nothing_is_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(ROUND_LOG_ENV, raising=False)
-    monkeypatch.setattr(rounds, "entropy", lambda logits: pytest.fail("computed"))
+    monkeypatch.setattr(round_log, "entropy", lambda logits: pytest.fail("computed"))
     log = RoundLog.from_env("cpu", CONFIG)
     log.clock = None  # no time is asked for either
     log.start()
     log.roots(torch.zeros(4, 8))
     log.lap("verify")
     log.end(torch.tensor([1]), ["a"])
-    monkeypatch.setenv(ROUND_LOG_ENV, str(tmp_path / "rounds.jsonl"))
+    monkeypatch.setenv(ROUND_LOG_ENV, str(tmp_path / "round_log.jsonl"))
     assert RoundLog.from_env("cpu", CONFIG).file is not None

@@ -13,9 +13,9 @@ from sglang.srt.layers.logits_processor import LogitsProcessorOutput
 from sglang.srt.sampling.sampling_batch_info import SamplingBatchInfo
 from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.speculative.glance.core.tree import Tree
-from sglang.srt.speculative.glance.engine.metrics import PlainRounds
-from sglang.srt.speculative.glance.engine.penalties import OutputCounts, begin
-from sglang.srt.speculative.glance.engine.sampling import PLAIN_REASONS, draw, plain_reason
+from sglang.srt.speculative.glance.engine.observe.metrics import PLAIN_REASONS, PlainRounds
+from sglang.srt.speculative.glance.engine.round.penalties import OutputCounts, begin
+from sglang.srt.speculative.glance.engine.round.sampling import draw, plain_reason
 
 VOCAB, BS, WIDTH = 7, 2, 3
 PROMPT_LEN = 4

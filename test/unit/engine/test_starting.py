@@ -14,7 +14,7 @@ from builders.qwen25vl import random_qwen25vl
 from builders.shipped import MASK
 from builders.starts import resolve_all
 from builders.targets import copy_in_dtype, other_weights
-from sglang.glance.assets import HEAD, READER
+from sglang.glance.shipped import HEAD, READER
 
 TARGET, DRAFT = "--model-path", "--speculative-draft-model-path"
 

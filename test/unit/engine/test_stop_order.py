@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sglang.srt.managers.schedule_batch import FINISH_ABORT, Req
 from sglang.srt.sampling.sampling_params import SamplingParams
-from sglang.srt.speculative.glance.engine.stopping import (
+from sglang.srt.speculative.glance.engine.host.stopping import (
     cut_runs,
     settle_as_decided,
     takes_no_token,

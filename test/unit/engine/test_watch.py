@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
-from sglang.srt.speculative.glance.engine.watch import LEAST_ROUNDS, WINDOW_S, AcceptWatch
+from sglang.srt.speculative.glance.engine.observe.watch import LEAST_ROUNDS, WINDOW_S, AcceptWatch
 
 
 class Minute:

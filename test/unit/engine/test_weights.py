@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from sglang.srt.speculative.glance.engine.weights import HeadUpdater, head_by_name_only
+from sglang.srt.speculative.glance.engine.host.weights import HeadUpdater, head_by_name_only
 
 
 def asked_of_the_host(algorithm: object, *selector: str) -> str:

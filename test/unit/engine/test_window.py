@@ -14,9 +14,9 @@ from sglang.srt.mem_cache import allocation_sizing
 from sglang.srt.plugins import load_plugins
 from sglang.srt.speculative.glance.config import GlanceConfig
 from sglang.srt.speculative.glance.core.accept import Accepted, shorten
-from sglang.srt.speculative.glance.engine import inputs, window
-from sglang.srt.speculative.glance.engine.inputs import GlanceDraftInput
-from sglang.srt.speculative.glance.engine.window import Window, widen
+from sglang.srt.speculative.glance.engine.round import inputs, window
+from sglang.srt.speculative.glance.engine.round.inputs import GlanceDraftInput
+from sglang.srt.speculative.glance.engine.round.window import Window, widen
 
 CONTEXT, REQUESTS = 96, 4
 TOPK = 8

@@ -6,9 +6,9 @@ import pytest
 import torch
 from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode
 from sglang.srt.speculative.glance.config import GlanceConfig
-from sglang.srt.speculative.glance.engine import draft
-from sglang.srt.speculative.glance.engine.draft import BlockDrafter, top_marginals
-from sglang.srt.speculative.glance.engine.graphs import (
+from sglang.srt.speculative.glance.engine.round import draft
+from sglang.srt.speculative.glance.engine.round.draft import BlockDrafter, top_marginals
+from sglang.srt.speculative.glance.engine.round.graphs import (
     GlanceVerifyGraphRunner,
     GraphMarginals,
     use_verify_graphs,

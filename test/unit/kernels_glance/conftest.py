@@ -20,7 +20,7 @@ sys.path.append(str(Path(__file__).parents[1] / "core"))  # verify_reference, tr
 def kernels_are_runnable():
     if torch.cuda.is_available():
         return
-    from sglang.srt.speculative.glance.kernels import accept
+    from sglang.srt.speculative.glance.kernels import triton_accept as accept
     from triton.runtime.interpreter import InterpretedFunction
 
     if not isinstance(accept._walk_kernel, InterpretedFunction):

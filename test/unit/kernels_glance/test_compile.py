@@ -21,14 +21,14 @@ sys.modules["sglang"] = sglang
 package = "sglang.srt.speculative.glance.kernels."
 INT, FLOAT, BOOL, SIZE = "*i64", "*fp32", "*i1", "i32"
 KERNELS = [
-    ("tree", "_build_tree_kernel", [INT, INT, FLOAT, INT, INT, INT, FLOAT, SIZE, SIZE, SIZE],
+    ("triton_tree", "_build_tree_kernel", [INT, INT, FLOAT, INT, INT, INT, FLOAT, SIZE, SIZE, SIZE],
      {"NODES": 64, "RANKS": 8}),
-    ("tree", "_tree_links_kernel", [INT] * 4 + [SIZE], {"NODES": 64}),
-    ("tree", "_ancestor_mask_kernel", [INT, BOOL, SIZE, SIZE], {"NODES": 64}),
-    ("accept", "_walk_kernel", [INT] * 7 + [SIZE, SIZE], {"NODES": 64}),
-    ("masks", "_fill_full_mask_kernel", [BOOL, INT, BOOL, SIZE],
+    ("triton_tree", "_tree_links_kernel", [INT] * 4 + [SIZE], {"NODES": 64}),
+    ("triton_tree", "_ancestor_mask_kernel", [INT, BOOL, SIZE, SIZE], {"NODES": 64}),
+    ("triton_accept", "_walk_kernel", [INT] * 7 + [SIZE, SIZE], {"NODES": 64}),
+    ("triton_masks", "_fill_full_mask_kernel", [BOOL, INT, BOOL, SIZE],
      {"NODES": 64, "BLOCK": 1024, "SHARES": 8}),
-    ("masks", "_fill_full_mask_kernel", [BOOL, "*i32", "*u8", SIZE],
+    ("triton_masks", "_fill_full_mask_kernel", [BOOL, "*i32", "*u8", SIZE],
      {"NODES": 64, "BLOCK": 1024, "SHARES": 8}),
 ]
 for module, name, types_, constants in KERNELS:

@@ -10,7 +10,7 @@ from sglang.srt.speculative.glance.core import tree as twins
 
 sgl_kernel = pytest.importorskip("sgl_kernel", reason="a machine with a GPU has no CPU ops")
 
-from sglang.srt.speculative.glance.kernels import cpu  # noqa: E402
+from sglang.srt.speculative.glance.kernels import cpu_ops  # noqa: E402
 
 pytestmark = pytest.mark.skipif(sgl_kernel.USES_TWINS, reason="SGL_KERNEL_CPU_TWINS=1")
 
@@ -39,7 +39,7 @@ def test_trees(offsets, k, ties):
     for budget in {1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65} & set(range(1, largest + 1)):
         for seed in range(5):
             inputs = marginals(seed, 1 + seed % 3, offsets, k, ties)
-            equal(cpu.build_tree(*inputs, budget), twins.build_tree(*inputs, budget))
+            equal(cpu_ops.build_tree(*inputs, budget), twins.build_tree(*inputs, budget))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("-inf"), 0.0])
@@ -47,7 +47,7 @@ def test_trees_of_values_that_are_no_probabilities(value):
     roots, ids, logprobs = marginals(1, 2, 15, 8, ties=False)
     logprobs[0, ::2, 3] = value
     logprobs[1] = value
-    equal(cpu.build_tree(roots, ids, logprobs, 32), twins.build_tree(roots, ids, logprobs, 32))
+    equal(cpu_ops.build_tree(roots, ids, logprobs, 32), twins.build_tree(roots, ids, logprobs, 32))
 
 
 def random_parents(rng, bs, n):
@@ -58,8 +58,10 @@ def test_masks_and_links_of_random_trees():
     rng = random.Random(0)
     for _ in range(200):
         parents = random_parents(rng, rng.randint(1, 4), rng.randint(1, 64))
-        assert torch.equal(cpu.ancestor_mask(parents), twins.ancestor_mask(parents))
-        for ours, theirs in zip(cpu.tree_links(parents), twins.tree_links(parents), strict=True):
+        assert torch.equal(cpu_ops.ancestor_mask(parents), twins.ancestor_mask(parents))
+        for ours, theirs in zip(
+            cpu_ops.tree_links(parents), twins.tree_links(parents), strict=True
+        ):
             assert torch.equal(ours, theirs)
 
 
@@ -72,15 +74,17 @@ def test_walks():
             torch.tensor([[rng.randrange(3) for _ in range(n)] for _ in range(bs)])
             for _ in range(2)
         )
-        equal(cpu.walk(tokens, parents, drawn, depth), accept.walk(tokens, parents, drawn, depth))
+        equal(
+            cpu_ops.walk(tokens, parents, drawn, depth), accept.walk(tokens, parents, drawn, depth)
+        )
 
 
 def test_a_node_before_its_parent_is_refused():
     with pytest.raises(RuntimeError, match="expected node 1 to stand after its parent"):
-        cpu.tree_links(torch.tensor([[-1, 2, 0]]))
+        cpu_ops.tree_links(torch.tensor([[-1, 2, 0]]))
 
 
 def test_an_impossible_budget_is_refused():
     roots, ids, logprobs = marginals(0, 1, 3, 1, ties=False)
     with pytest.raises(ValueError, match="budget"):
-        cpu.build_tree(roots, ids, logprobs, 5)
+        cpu_ops.build_tree(roots, ids, logprobs, 5)

@@ -7,7 +7,9 @@ import torch
 from sglang.srt.speculative.glance.core import accept as accept_twin
 from sglang.srt.speculative.glance.core import masks as masks_twin
 from sglang.srt.speculative.glance.core import tree as tree_twin
-from sglang.srt.speculative.glance.kernels import accept, masks, tree
+from sglang.srt.speculative.glance.kernels import triton_accept as accept
+from sglang.srt.speculative.glance.kernels import triton_masks as masks
+from sglang.srt.speculative.glance.kernels import triton_tree as tree
 from sglang.srt.speculative.glance.kernels.select import ops_for, warm
 
 

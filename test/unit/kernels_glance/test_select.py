@@ -3,7 +3,7 @@ import inspect
 
 import pytest
 import torch
-from sglang.srt.speculative.glance.kernels import cpu
+from sglang.srt.speculative.glance.kernels import cpu_ops
 from sglang.srt.speculative.glance.kernels.select import ops_for
 
 ROUND = ("build_tree", "ancestor_mask", "tree_links", "walk")
@@ -14,7 +14,7 @@ def modules(ops):
 
 
 def test_each_device_gets_its_own_functions_with_the_same_arguments(monkeypatch):
-    monkeypatch.setattr(cpu, "available", lambda: False)
+    monkeypatch.setattr(cpu_ops, "available", lambda: False)
     twins, kernels = ops_for(torch.device("cpu")), ops_for(torch.device("cuda"))
     for field in dataclasses.fields(twins):
         twin, kernel = getattr(twins, field.name), getattr(kernels, field.name)
@@ -25,9 +25,9 @@ def test_each_device_gets_its_own_functions_with_the_same_arguments(monkeypatch)
 
 
 def test_a_cpu_takes_the_cpp_ops_where_they_are(monkeypatch):
-    monkeypatch.setattr(cpu, "available", lambda: True)
+    monkeypatch.setattr(cpu_ops, "available", lambda: True)
     ops = ops_for(torch.device("cpu"))
-    assert set(map(tuple, modules(ops).values())) == {("kernels", "cpu")}
+    assert set(map(tuple, modules(ops).values())) == {("kernels", "cpu_ops")}
     for name in ROUND:
         signature = inspect.signature(getattr(ops, name))
         assert signature == inspect.signature(getattr(ops_for(torch.device("cuda")), name))
@@ -35,6 +35,6 @@ def test_a_cpu_takes_the_cpp_ops_where_they_are(monkeypatch):
 
 def test_without_the_package_there_are_no_cpp_ops(monkeypatch):
     monkeypatch.setattr(torch.ops, "sgl_kernel", object())
-    assert not cpu.available()
+    assert not cpu_ops.available()
     with pytest.raises(AttributeError):
-        cpu.tree_links(torch.tensor([[-1, 0]]))
+        cpu_ops.tree_links(torch.tensor([[-1, 0]]))

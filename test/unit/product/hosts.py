@@ -12,8 +12,8 @@ import os
 import sys
 from collections.abc import Callable
 
-from sglang.glance.assets import HEAD, READER
-from sglang.srt.speculative.glance.engine import seams
+from sglang.glance.shipped import HEAD, READER
+from sglang.srt.speculative.glance.engine.host import seams
 
 ASK = ("--speculative-algorithm", "GLANCE")
 FLAGS = (

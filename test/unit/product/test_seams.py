@@ -5,9 +5,9 @@ import importlib
 from pathlib import Path
 
 import pytest
-from sglang.srt.speculative.glance.engine import seams
+from sglang.srt.speculative.glance.engine.host import seams
 
-ENGINE = Path(seams.__file__).parent
+ENGINE = Path(seams.__file__).parents[1]
 OURS = "sglang.srt.speculative.glance"
 
 
@@ -18,7 +18,7 @@ def test_every_row_is_true_of_the_installed_host():
 
 def imported_symbols() -> set[str]:
     """``module:name`` for every name of SGLang that a file of engine/ imports."""
-    trees = [ast.parse(path.read_text()) for path in ENGINE.glob("*.py")]
+    trees = [ast.parse(path.read_text()) for path in ENGINE.rglob("*.py")]
     return {
         f"{node.module}:{alias.name}"
         for tree in trees
@@ -52,9 +52,9 @@ def test_every_imported_symbol_has_a_row():
     ("module", "name"),
     [
         ("worker", "GlanceWorker"),
-        ("start", "StartedWorker"),
-        ("inputs", "GlanceDraftInput"),
-        ("graphs", "GlanceVerifyGraphRunner"),
+        ("start.started", "StartedWorker"),
+        ("round.inputs", "GlanceDraftInput"),
+        ("round.graphs", "GlanceVerifyGraphRunner"),
     ],
 )
 def test_every_overridden_method_has_a_row(module, name):
@@ -72,7 +72,7 @@ def test_every_overridden_method_has_a_row(module, name):
 
 
 def test_every_hooked_function_has_a_row():
-    from sglang.srt.speculative.glance.engine.adjustments import ADJUSTMENTS
+    from sglang.srt.speculative.glance.engine.host.adjustments import ADJUSTMENTS
 
     symbols = {symbol.replace(":", ".") for symbol in seams.SURFACE}
     for row in ADJUSTMENTS:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from sglang.glance import tasks
-from sglang.glance.assets import PICTURES
+from sglang.glance.shipped import PICTURES
 from sglang.glance.tasks import trace
 from sglang.glance.tasks.cli import Line, sheet
 from sglang.glance.tasks.phrases import expand, joined

@@ -93,7 +93,7 @@ PROBE = """
 import json, sys
 from sglang.srt.plugins import load_plugins
 load_plugins()
-import sglang, sglang.glance.assets as assets, sglang.srt.speculative.glance as ours
+import sglang, sglang.glance.shipped as assets, sglang.srt.speculative.glance as ours
 from sglang.srt.speculative.spec_registry import get_spec
 print(json.dumps([type(get_spec("glance")).__name__, sglang.__file__, ours.__file__,
                   all(folder.joinpath("model.safetensors").is_file()

@@ -7,9 +7,9 @@ import shutil
 from pathlib import Path
 
 import torch
-from sglang.glance.assets import READER
 from sglang.glance.reader.card import write_card
 from sglang.glance.reader.measure import Score
+from sglang.glance.shipped import READER
 
 
 def test_the_card(tmp_path: Path) -> None:

@@ -6,10 +6,10 @@ import json
 
 import pytest
 import torch
-from sglang.glance.assets import PICTURES, READER
-from sglang.glance.prompter import Prompter
-from sglang.glance.prompts import load_prompts
+from sglang.glance.prompts.prompter import Prompter
+from sglang.glance.prompts.rows import load_prompts
 from sglang.glance.reader.measure import own_entropies, score
+from sglang.glance.shipped import PICTURES, READER
 from sglang.glance.tasks.cli import Line
 from sglang.glance.train.data import Row
 from sglang.glance.train.target import Target

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from sglang.glance.assets import READER
 from sglang.glance.reader import build, cli, data, loop
+from sglang.glance.shipped import READER
 from sglang.glance.tasks import make
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from sglang.glance.figures import PHASES, Row
+from sglang.glance.measure.figures import PHASES, Row
 
 
 def _row(arm: str = "plain", **given: object) -> Row:

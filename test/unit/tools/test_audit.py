@@ -10,9 +10,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from sglang.glance.audit import compare, first_divergence, near_tie_bound
-from sglang.glance.audit_client import Reply
-from sglang.glance.command import run
+from sglang.glance.check.audit import compare, first_divergence, near_tie_bound
+from sglang.glance.cli.run import run
+from sglang.glance.serving.client import Reply
 
 IDS = [7, 8, 9, 10]
 # At every position plain's best token leads token 50 by 2 logits and token 60 by 3.

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from sglang.glance import bench, command
-from sglang.glance.arms import arms
-from sglang.glance.bench import Arm, main, measure
-from sglang.glance.figures import PHASES
-from sglang.glance.server import Answer
+from sglang.glance.cli import run as command
+from sglang.glance.measure import bench
+from sglang.glance.measure.bench import Arm, main, measure
+from sglang.glance.measure.figures import PHASES
+from sglang.glance.serving.arms import arms
+from sglang.glance.serving.server import Answer
 
 PROMPTS = [{"task": "document"}, {"task": "caption"}]
 

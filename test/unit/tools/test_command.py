@@ -12,11 +12,12 @@ from types import SimpleNamespace
 
 import pytest
 import sglang_glance
-from sglang.glance import command, progress
-from sglang.glance.assets import HEAD, READER
-from sglang.glance.command import run
-from sglang.glance.failures import Failed
-from sglang.glance.terminal import messages, note, output
+from sglang.glance.cli import progress
+from sglang.glance.cli import run as command
+from sglang.glance.cli.failures import Failed
+from sglang.glance.cli.run import run
+from sglang.glance.cli.terminal import messages, note, output
+from sglang.glance.shipped import HEAD, READER
 
 # Fails if anything of SGLang runs, and says what a console script would.
 WITHOUT_SGLANG = """

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sglang.glance import demo
-from sglang.glance.command import run
-from sglang.glance.server import Answer
+from sglang.glance.check import demo
+from sglang.glance.cli.run import run
+from sglang.glance.serving.server import Answer
 
 KEYS = {
     "identical": bool,

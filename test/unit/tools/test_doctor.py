@@ -9,13 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 from safetensors.torch import load_file, save_file
-from sglang.glance.assets import EAGLE3_HEAD, HEAD, READER
-from sglang.glance.command import run
-from sglang.glance.doctor import diagnose as module
-from sglang.glance.doctor.diagnose import examined
-from sglang.glance.doctor.findings import Findings
-from sglang.glance.doctor.pair import memory, read_pair, window
-from sglang.glance.flags import serving
+from sglang.glance.check.doctor import diagnose as module
+from sglang.glance.check.doctor.diagnose import examined
+from sglang.glance.check.doctor.findings import Findings
+from sglang.glance.check.doctor.pair import memory, read_pair, window
+from sglang.glance.cli.run import run
+from sglang.glance.serving.flags import serving
+from sglang.glance.shipped import EAGLE3_HEAD, HEAD, READER
 
 PAIR = ("--model-path", str(READER), "--head-path")
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 import pytest
-from sglang.glance.figures import (
+from sglang.glance.measure.figures import (
     Interval,
     accept_length,
     decode_tok_s,

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
-from sglang.glance.failures import Failed
-from sglang.glance.files import Lines, check_file, check_folder, whole, write_json
+from sglang.glance.cli.failures import Failed
+from sglang.glance.cli.files import Lines, check_file, check_folder, whole, write_json
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from sglang.glance.flags import environment, serving, shell_line, short_lived
+from sglang.glance.serving.flags import environment, serving, shell_line, short_lived
 
 
 def test_a_server_s_line_can_be_pasted(tmp_path: Path) -> None:

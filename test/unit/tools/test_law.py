@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from sglang.glance.command import run
+from sglang.glance.cli.run import run
 from sglang.glance.law import main
 from sglang.glance.law.command import laws_of
 from sglang.glance.law.fit import CannotFit, fit_law, parameters

@@ -11,9 +11,9 @@ import torch
 from builders.pictures import encode, form
 from builders.rows import KINDS, awkward, write_pictures
 from PIL import Image
-from sglang.glance.assets import READER
-from sglang.glance.pictures import content, picture, sendable
-from sglang.glance.prompter import Prompter
+from sglang.glance.prompts.pictures import content, picture, sendable
+from sglang.glance.prompts.prompter import Prompter
+from sglang.glance.shipped import READER
 from sglang.srt.utils.common import load_image
 
 

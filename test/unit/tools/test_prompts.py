@@ -13,11 +13,9 @@ from builders.prompts import chat as written_out
 from builders.prompts import picture_prompts
 from builders.qwen25vl import random_qwen25vl
 from builders.rows import KINDS, write_rows
-from sglang.glance.assets import PICTURES, READER
-from sglang.glance.audit_client import image_url
-from sglang.glance.machine import describe
-from sglang.glance.prompter import Prompter
-from sglang.glance.prompts import (
+from sglang.glance.measure.provenance import describe
+from sglang.glance.prompts.prompter import Prompter
+from sglang.glance.prompts.rows import (
     InputError,
     Message,
     Picture,
@@ -30,6 +28,8 @@ from sglang.glance.prompts import (
     moved,
     without_pictures,
 )
+from sglang.glance.serving.client import image_url
+from sglang.glance.shipped import PICTURES, READER
 from sglang.glance.train.data import Row, data_hash, kept
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 from rich.console import Console
-from sglang.glance.figures import Run, keeping, load
-from sglang.glance.machine import Provenance, describe
-from sglang.glance.plots import draw
-from sglang.glance.report import show
-from sglang.glance.summary import losses, summarise, targets
+from sglang.glance.measure.figures import Run, keeping, load
+from sglang.glance.measure.plots import draw
+from sglang.glance.measure.provenance import Provenance, describe
+from sglang.glance.measure.report import show
+from sglang.glance.measure.summary import losses, summarise, targets
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from sglang.glance.figures import Row, Run
-from sglang.glance.machine import describe
-from sglang.glance.served import HEADING, write_served
+from sglang.glance.measure.figures import Row, Run
+from sglang.glance.measure.provenance import describe
+from sglang.glance.measure.served_card import HEADING, write_served
 
 FLAGS = ["--speculative-draft-model-path", "/some/where/head"]
 

@@ -14,10 +14,10 @@ from types import SimpleNamespace
 
 import pytest
 import requests
-from sglang.glance import server as server_module
-from sglang.glance.failures import Failed, Unanswered
-from sglang.glance.server import Server, log_folder, reason, starting, stop, wait_until_up
-from sglang.glance.signals import unwind_on_signals
+from sglang.glance.cli.failures import Failed, Unanswered
+from sglang.glance.cli.signals import unwind_on_signals
+from sglang.glance.serving import server as server_module
+from sglang.glance.serving.server import Server, log_folder, reason, starting, stop, wait_until_up
 
 # A leader with a child in its group. Both write their ids; ``polite`` decides what SIGINT does.
 FAKE = """
@@ -206,7 +206,7 @@ PARENT = """
 import sys, time, sglang_glance
 from pathlib import Path
 sglang_glance.extend_host_path()
-from sglang.glance.server import starting
+from sglang.glance.serving.server import starting
 with starting(Path("model"), Path(sys.argv[1]), device="cpu"):
     time.sleep(60)
 """

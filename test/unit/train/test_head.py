@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from sglang.glance.assets import HEAD
+from sglang.glance.shipped import HEAD
 from sglang.glance.train.blocks import Sampler, TappedRow, collate
 from sglang.glance.train.head import Head, rotate, round_to_bfloat16
 from sglang.glance.train.loss import Vocabulary, block_loss, run
 from sglang.glance.train.measure import accept_lens, chain_accept, correct_drafts
-from sglang.srt.speculative.glance.engine.checkpoint import check_weights, expected_shapes
+from sglang.srt.speculative.glance.engine.start.checkpoint import check_weights, expected_shapes
 
 
 def one_block(head: Head, vocabulary: Vocabulary, row: TappedRow, root: int, block: int) -> object:

@@ -12,10 +12,10 @@ import pytest
 from builders.heads import broken_head
 from builders.pictures import form
 from PIL import Image
-from sglang.glance.assets import HEAD, READER
-from sglang.glance.command import run
-from sglang.glance.prompter import Prompter
-from sglang.glance.prompts import InputError, Message, Picture, Prompt, Text
+from sglang.glance.cli.run import run
+from sglang.glance.prompts.prompter import Prompter
+from sglang.glance.prompts.rows import InputError, Message, Picture, Prompt, Text
+from sglang.glance.shipped import HEAD, READER
 from sglang.glance.train.check import check, check_rows
 from sglang.glance.train.cli import parser
 from sglang.glance.train.data import Row, kept

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-from sglang.glance.prompts import InputError
+from sglang.glance.prompts.rows import InputError
 from sglang.glance.train.blocks import Sampler
 from sglang.glance.train.head import Head
 from sglang.glance.train.loop import Plan, Trainer

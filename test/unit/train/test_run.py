@@ -10,17 +10,17 @@ import msgspec
 import pytest
 import torch
 from safetensors.torch import load_file
-from sglang.glance import command as command_line
-from sglang.glance.assets import PICTURES, READER
-from sglang.glance.prompter import Prompter
-from sglang.glance.prompts import InputError, Prompt, load_numbered
-from sglang.glance.server import Answer
+from sglang.glance.cli import run as command_line
+from sglang.glance.prompts.prompter import Prompter
+from sglang.glance.prompts.rows import InputError, Prompt, load_numbered
+from sglang.glance.serving.server import Answer
+from sglang.glance.shipped import PICTURES, READER
 from sglang.glance.train.blocks import TappedRow
 from sglang.glance.train.data import Row, kept
 from sglang.glance.train.generate import generate
 from sglang.glance.train.taps import CacheKey, TapCache
 from sglang.srt.speculative.glance.config import parse_head
-from sglang.srt.speculative.glance.engine.checkpoint import check_weights
+from sglang.srt.speculative.glance.engine.start.checkpoint import check_weights
 
 KEY = CacheKey("reader", "float32", (0, 1), "hash")
 

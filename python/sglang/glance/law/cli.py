@@ -12,11 +12,11 @@ import argparse
 from importlib.util import find_spec
 from pathlib import Path
 
-from sglang.glance.assets import PICTURES
-from sglang.glance.figures import POOLED
-from sglang.glance.files import check_file, whole, write_json
-from sglang.glance.options import Parser, add_models, settle_models
-from sglang.glance.terminal import messages, output
+from sglang.glance.cli.files import check_file, whole, write_json
+from sglang.glance.cli.options import Parser, add_models, settle_models
+from sglang.glance.cli.terminal import messages, output
+from sglang.glance.measure.figures import POOLED
+from sglang.glance.shipped import PICTURES
 
 PLOTS = (".png", ".svg", ".pdf")
 

@@ -9,16 +9,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 from rich.console import Console
-from sglang.glance.arms import NAMES, ROUND_LOG_ENV, arms
-from sglang.glance.audit_client import Endpoint
-from sglang.glance.figures import GLANCE, POOLED
-from sglang.glance.files import whole
+from sglang.glance.cli.files import whole
+from sglang.glance.cli.progress import bar, waiting
 from sglang.glance.law.fit import Law, fit_law
 from sglang.glance.law.rows import Asked, LawRow, by_task, join, load_rows, read_log, save_rows
-from sglang.glance.machine import Provenance, describe
-from sglang.glance.progress import bar, waiting
-from sglang.glance.prompts import Prompt, load_prompts, rows_file
-from sglang.glance.server import log_folder, starting, wait_until_up
+from sglang.glance.measure.figures import POOLED
+from sglang.glance.measure.provenance import Provenance, describe
+from sglang.glance.prompts.rows import Prompt, load_prompts, rows_file
+from sglang.glance.serving.arms import GLANCE, NAMES, ROUND_LOG_ENV, arms
+from sglang.glance.serving.client import Endpoint
+from sglang.glance.serving.server import log_folder, starting, wait_until_up
 
 
 class Report(msgspec.Struct, frozen=True):

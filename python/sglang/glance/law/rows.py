@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
-from sglang.glance.failures import Failed
+from sglang.glance.cli.failures import Failed
 
 
 class LawRow(msgspec.Struct, frozen=True):

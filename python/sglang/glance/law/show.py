@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from rich.console import Console
 from rich.table import Table
+from sglang.glance.cli.terminal import note, table
 from sglang.glance.law.fit import Fit, Law
-from sglang.glance.terminal import note, table
 from sglang.srt.speculative.glance.core import law
 
 NOTES = (

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 import torch
+from sglang.glance.tasks import TASKS, make
 from transformers import (
     AutoConfig,
     AutoProcessor,
@@ -15,8 +16,6 @@ from transformers import (
     ProcessorMixin,
     Qwen3VLForConditionalGeneration,
 )
-
-from ..tasks import TASKS, make
 
 VOCAB = 1024
 VISION_LAYERS = 6

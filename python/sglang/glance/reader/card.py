@@ -8,9 +8,9 @@ from pathlib import Path
 
 import msgspec
 import torch
+from sglang.glance.cli.files import write_json
+from sglang.glance.measure.provenance import Provenance, describe
 
-from ..files import write_json
-from ..machine import Provenance, describe
 from .loop import Progress
 from .measure import Score
 

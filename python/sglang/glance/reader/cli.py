@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..assets import READER
-from ..files import check_folder
-from ..options import Parser
+from sglang.glance.cli.files import check_folder
+from sglang.glance.cli.options import Parser
+from sglang.glance.shipped import READER
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -48,7 +48,8 @@ def main(argv: Sequence[str]) -> int:
         parser.error(f"--init: got {args.init}, which holds no config.json; expected a reader")
     check_folder("folder", args.folder)
     if args.scores:
-        from ..terminal import output
+        from sglang.glance.cli.terminal import output
+
         from .card import write_card
         from .measure import measure, show
 
@@ -58,10 +59,10 @@ def main(argv: Sequence[str]) -> int:
         show(scores, output())
         return 0
     import torch
+    from sglang.glance.cli.progress import bar
+    from sglang.glance.cli.terminal import messages
+    from sglang.glance.measure.provenance import describe
 
-    from ..machine import describe
-    from ..progress import bar
-    from ..terminal import messages
     from .loop import Progress, Training
 
     torch.set_num_threads(args.threads)

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
+from sglang.glance.prompts.prompter import chat_text
+from sglang.glance.prompts.rows import Prompt
+from sglang.glance.tasks import questions, trace
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from transformers import ProcessorMixin
 
-from ..prompter import chat_text
-from ..prompts import Prompt
-from ..tasks import questions, trace
 from .marks import labelled
 
 IGNORED = -100

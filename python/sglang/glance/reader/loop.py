@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from sglang.glance.cli.files import whole
+from sglang.glance.train.muon import Muon
 from torch.nn.functional import cross_entropy, linear
 from transformers import Qwen3VLForConditionalGeneration
 
-from ..files import whole
-from ..train.muon import Muon
 from .build import built, loaded, saved
 from .data import IGNORED, POOL, Batch, batches
 from .marks import Marks

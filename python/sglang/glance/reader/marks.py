@@ -11,11 +11,10 @@ from collections.abc import Sequence
 
 import torch
 from PIL import Image
+from sglang.glance.tasks import icons
+from sglang.glance.tasks.trace import Character, Icon, Mark
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-
-from ..tasks import icons
-from ..tasks.trace import Character, Icon, Mark
 
 CELL = 16  # pixels: the patch times the merge
 PLACES = 2

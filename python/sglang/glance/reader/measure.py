@@ -8,20 +8,19 @@ from pathlib import Path
 import msgspec
 import torch
 from rich.console import Console
+from sglang.glance.cli.files import write_json
+from sglang.glance.cli.progress import bar, waiting
+from sglang.glance.cli.terminal import messages, table
+from sglang.glance.prompts.prompter import Prompter
+from sglang.glance.prompts.rows import by_line, load_numbered, load_prompts, numbered_lines
+from sglang.glance.serving.server import starting, wait_until_up
+from sglang.glance.tasks import TASKS
+from sglang.glance.tasks.cli import Line, write
+from sglang.glance.tasks.score import right
+from sglang.glance.train.data import Row
+from sglang.glance.train.generate import generate, missing
+from sglang.glance.train.target import Target
 from sglang.srt.speculative.glance.core.law import entropy
-
-from ..files import write_json
-from ..progress import bar, waiting
-from ..prompter import Prompter
-from ..prompts import by_line, load_numbered, load_prompts, numbered_lines
-from ..server import starting, wait_until_up
-from ..tasks import TASKS
-from ..tasks.cli import Line, write
-from ..tasks.score import right
-from ..terminal import messages, table
-from ..train.data import Row
-from ..train.generate import generate, missing
-from ..train.target import Target
 
 CONTEXT, MAX_NEW_TOKENS = 2048, 160
 

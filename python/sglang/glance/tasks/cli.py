@@ -7,11 +7,11 @@ from pathlib import Path
 
 import msgspec
 from PIL import Image
+from sglang.glance.cli.files import check_folder
+from sglang.glance.cli.options import Parser
+from sglang.glance.cli.progress import bar
+from sglang.glance.cli.terminal import messages
 
-from ..files import check_folder
-from ..options import Parser
-from ..progress import bar
-from ..terminal import messages
 from . import SPLITS, TASKS, make
 from .sample import HEIGHT, WIDTH, Sample
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-from sglang.glance.files import write_json
-from sglang.glance.machine import Provenance
+from sglang.glance.cli.files import write_json
+from sglang.glance.measure.provenance import Provenance
 from sglang.glance.train.loop import Entry, Plan
 from sglang.glance.train.measure import FORMULA, Accepted
 

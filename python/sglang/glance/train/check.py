@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from sglang.glance.prompter import Prompter
-from sglang.glance.prompts import InputError, Prompt, load_numbered, load_prompts
+from sglang.glance.prompts.prompter import Prompter
+from sglang.glance.prompts.rows import InputError, Prompt, load_numbered, load_prompts
 from sglang.glance.train import eagle3
 from sglang.glance.train.data import Row
 from sglang.glance.train.objective import default_taps, head_config, mask_token
 from sglang.srt.speculative.glance.config import HeadConfigError, parse_head
-from sglang.srt.speculative.glance.engine.checkpoint import check_weights
+from sglang.srt.speculative.glance.engine.start.checkpoint import check_weights
 from sglang.srt.speculative.glance.fingerprint import fingerprint
 
 DEFAULT_BLOCK, DEFAULT_LAYERS, DEFAULT_CHAIN = 16, 5, 9

@@ -11,9 +11,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from sglang.glance.files import check_folder
-from sglang.glance.options import Parser
-from sglang.glance.terminal import messages, note
+from sglang.glance.cli.files import check_folder
+from sglang.glance.cli.options import Parser
+from sglang.glance.cli.terminal import messages, note
 
 
 def parser() -> argparse.ArgumentParser:

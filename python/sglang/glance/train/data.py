@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
-from sglang.glance.pictures import content
-from sglang.glance.prompts import Prompt, chat, moved
+from sglang.glance.prompts.pictures import content
+from sglang.glance.prompts.rows import Prompt, chat, moved
 
 
 class Row(Prompt, frozen=True, kw_only=True, omit_defaults=True):

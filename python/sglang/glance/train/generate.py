@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
-from sglang.glance.prompts import InputError, Prompt, numbered_lines
-from sglang.glance.server import Server
+from sglang.glance.prompts.rows import InputError, Prompt, numbered_lines
+from sglang.glance.serving.server import Server
 from sglang.glance.train.data import Row, kept
 
 AT_ONCE = {"cpu": 8, "cuda": 64}

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
-from sglang.glance.files import whole
-from sglang.srt.speculative.glance.engine.checkpoint import expected_shapes, plain_name
+from sglang.glance.cli.files import whole
+from sglang.srt.speculative.glance.engine.start.checkpoint import expected_shapes, plain_name
 from torch import Tensor, nn
 
 
@@ -160,7 +160,7 @@ class Head(nn.Module):
         initialise(self, len(self.layers), seed)
 
     def load(self, folder: Path) -> None:
-        """The weights of a checkpoint whose files were checked (``engine/checkpoint.py``)."""
+        """The weights of a checkpoint whose files were checked (``engine/start/checkpoint.py``)."""
         found = {}
         for path in sorted(folder.glob("*.safetensors")):
             found |= {plain_name(key): value for key, value in load_file(path).items()}

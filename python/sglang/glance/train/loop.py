@@ -9,9 +9,9 @@ from typing import Any, Protocol
 
 import msgspec
 import torch
-from sglang.glance.failures import Failed
-from sglang.glance.files import whole
-from sglang.glance.prompts import InputError
+from sglang.glance.cli.failures import Failed
+from sglang.glance.cli.files import whole
+from sglang.glance.prompts.rows import InputError
 from sglang.glance.train.loss import Loss
 from sglang.glance.train.muon import Muon
 from sglang.glance.train.taps import Tap

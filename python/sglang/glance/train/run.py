@@ -13,13 +13,13 @@ from pathlib import Path
 import msgspec
 import torch
 from rich.console import Console
-from sglang.glance.flags import compute_threads, serving, shell_line
-from sglang.glance.machine import describe
-from sglang.glance.progress import bar, waiting
-from sglang.glance.prompter import Prompter
-from sglang.glance.prompts import InputError, without_pictures
-from sglang.glance.server import starting, wait_until_up
-from sglang.glance.terminal import note, paste
+from sglang.glance.cli.progress import bar, waiting
+from sglang.glance.cli.terminal import note, paste
+from sglang.glance.measure.provenance import describe
+from sglang.glance.prompts.prompter import Prompter
+from sglang.glance.prompts.rows import InputError, without_pictures
+from sglang.glance.serving.flags import compute_threads, serving, shell_line
+from sglang.glance.serving.server import starting, wait_until_up
 from sglang.glance.train.card import Card, write_card
 from sglang.glance.train.check import Job, check, check_held_out, check_rows
 from sglang.glance.train.data import Row, data_hash

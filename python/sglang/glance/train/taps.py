@@ -10,8 +10,8 @@ import msgspec
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
-from sglang.glance.files import whole
-from sglang.glance.prompts import InputError
+from sglang.glance.cli.files import whole
+from sglang.glance.prompts.rows import InputError
 from sglang.glance.train.blocks import TappedRow
 
 ROWS_A_SHARD = 64

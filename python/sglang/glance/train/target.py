@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sglang.glance.prompter import Prompter, check_folder
-from sglang.glance.prompts import InputError, Prompt
+from sglang.glance.prompts.prompter import Prompter, check_folder
+from sglang.glance.prompts.rows import InputError, Prompt
 from sglang.glance.train.blocks import TappedRow
 from sglang.glance.train.loss import Vocabulary
 

@@ -50,7 +50,7 @@ class GlanceSpecAlgo(CustomSpecAlgo):
         )
 
     def handle_server_args(self, server_args: Any) -> None:
-        from sglang.srt.speculative.glance.engine.args import settle
+        from sglang.srt.speculative.glance.engine.start.args import settle
 
         settle(server_args)
 

@@ -6,7 +6,7 @@ import logging
 import sys
 from typing import Any
 
-from sglang.srt.speculative.glance.engine import adjustments, seams
+from sglang.srt.speculative.glance.engine.host import adjustments, seams
 from sglang.srt.speculative.glance.refusal import Unavailable, print_alone
 
 logger = logging.getLogger(__name__)
@@ -32,8 +32,8 @@ def _register() -> str | None:
     try:
         from sglang.srt.arg_groups.resolution_hooks import register_resolution_hook
         from sglang.srt.speculative.glance.engine.algorithm import GlanceSpecAlgo
-        from sglang.srt.speculative.glance.engine.args import before_the_models_are_read
-        from sglang.srt.speculative.glance.engine.backends import prefer_flashinfer
+        from sglang.srt.speculative.glance.engine.start.args import before_the_models_are_read
+        from sglang.srt.speculative.glance.engine.start.backends import prefer_flashinfer
         from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
         from sglang.srt.speculative.spec_registry import get_spec
 

@@ -29,6 +29,13 @@ class Trial(NamedTuple):
     refusal: str | None
 
 
+class Registration(NamedTuple):
+    """What SGLang answers to the name GLANCE: ``problem`` is None when it is the algorithm."""
+
+    algorithm: str
+    problem: str | None
+
+
 def try_start(flags: Sequence[str]) -> Trial:
     """Resolve ``flags`` as ``sglang.launch_server`` does, in this process' environment."""
     from sglang.srt.arg_groups.overrides import resolving_view
@@ -46,3 +53,26 @@ def try_start(flags: Sequence[str]) -> Trial:
         return Trial({}, lines[-1])
     view = resolving_view(args)
     return Trial({name: getattr(view, name) for name in SETTLED}, None)
+
+
+def registration() -> Registration:
+    """Load the plugins as an engine process does, then look GLANCE up."""
+    from sglang.srt.plugins import load_plugins
+    from sglang.srt.speculative.glance.engine.algorithm import GlanceSpecAlgo
+    from sglang.srt.speculative.spec_registry import get_spec
+
+    load_plugins()
+    algorithm = get_spec("GLANCE")
+    if algorithm is None:
+        return Registration(
+            "absent",
+            "no entry point sglang.srt.plugins:glance was run; install sglang-glance, and list "
+            "glance in SGLANG_PLUGINS if that is set",
+        )
+    if isinstance(algorithm, GlanceSpecAlgo):
+        return Registration("registered", None)
+    try:
+        algorithm.validate_server_args(None)
+    except RuntimeError as error:
+        return Registration("refused", str(error))
+    return Registration("refused", f"{algorithm!r} is not GLANCE's")

@@ -9,11 +9,11 @@ from sglang.srt.layers.logprob_processor import compute_spec_logprobs
 from sglang.srt.managers.utils import GenerationBatchResult
 from sglang.srt.speculative.glance.core.accept import Accepted, shorten
 from sglang.srt.speculative.glance.core.tree import Tree
-from sglang.srt.speculative.glance.engine.inputs import GlanceDraftInput
-from sglang.srt.speculative.glance.engine.sampling import keep_path_masks, plain_reason
-from sglang.srt.speculative.glance.engine.start import StartedWorker
-from sglang.srt.speculative.glance.engine.stopping import watch_ends_of_grammars
-from sglang.srt.speculative.glance.engine.verify import Verified
+from sglang.srt.speculative.glance.engine.host.stopping import watch_ends_of_grammars
+from sglang.srt.speculative.glance.engine.round.inputs import GlanceDraftInput
+from sglang.srt.speculative.glance.engine.round.sampling import keep_path_masks, plain_reason
+from sglang.srt.speculative.glance.engine.round.verify import Verified
+from sglang.srt.speculative.glance.engine.start.started import StartedWorker
 from sglang.srt.utils.common import async_h2d
 
 
@@ -40,14 +40,15 @@ class GlanceWorker(StartedWorker):
         if prefix_lens.is_cuda:  # under overlap it comes from another stream
             prefix_lens.record_stream(torch.cuda.current_stream())
         self.rounds.start()
+        budget = config.budget
         window = self.window.slots(batch.req_pool_indices, prefix_lens)
 
         marginals = self.drafter.propose(batch, roots, window[:, : config.block])
         self.rounds.lap("draft")
-        tree = self.ops.build_tree(roots, marginals.ids, marginals.logprobs, config.budget)
+        tree = self.ops.build_tree(roots, marginals.ids, marginals.logprobs, budget)
         self.rounds.lap("tree")
         verified = self.verifier.verify(
-            batch, tree, window[:, : config.budget], self.rounds, grammar_barrier
+            batch, tree, window[:, :budget], self.rounds, grammar_barrier
         )
         self.rounds.lap("verify")
         accepted, num_plain = self._accept(batch, tree, verified.target_tokens)
@@ -55,7 +56,7 @@ class GlanceWorker(StartedWorker):
         if on_publish is not None:
             on_publish(new_seq_lens)
         self.verifier.counts.note(batch, tree, accepted)
-        keep_path_masks(verified.output, batch.sampling_info, accepted, config.budget)
+        keep_path_masks(verified.output, batch.sampling_info, accepted, budget)
         self.rounds.lap("accept")
         rows = self.committer.commit(batch, accepted, verified.hidden, window)
         self.rounds.lap("commit")
@@ -64,7 +65,7 @@ class GlanceWorker(StartedWorker):
             compute_spec_logprobs(
                 batch, verified.output, verified.target_tokens.view(-1), accept_index=rows
             )
-        return self._result(accepted, verified, new_seq_lens)
+        return self._result(accepted, verified, new_seq_lens, budget)
 
     def _accept(self, batch: Any, tree: Tree, target_tokens: torch.Tensor) -> tuple[Accepted, int]:
         """What the round commits, and how many requests could take one token only."""
@@ -87,14 +88,14 @@ class GlanceWorker(StartedWorker):
         self.watch.note(num_correct_drafts_per_req)
 
     def _result(
-        self, accepted: Accepted, verified: Verified, new_seq_lens: torch.Tensor
+        self, accepted: Accepted, verified: Verified, new_seq_lens: torch.Tensor, budget: int
     ) -> GenerationBatchResult:
         return GenerationBatchResult(
             logits_output=verified.output,
             next_token_ids=accepted.committed.view(-1),
             accept_lens=accepted.accept_lens.to(torch.int32),
             can_run_cuda_graph=verified.ran_graph,
-            speculative_num_draft_tokens=self.config.budget,
+            speculative_num_draft_tokens=budget,
             speculative_output_stride=accepted.committed.shape[1],
             next_draft_input=GlanceDraftInput.create(accepted.bonus, new_seq_lens),
             new_seq_lens=new_seq_lens,

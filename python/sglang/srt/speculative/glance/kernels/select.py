@@ -23,15 +23,17 @@ class Ops:
 
 def ops_for(device: torch.device) -> Ops:
     """Triton kernels on a CUDA device; on a CPU the C++ ops of `sgl_kernel`, else plain torch."""
-    from sglang.srt.speculative.glance.kernels import cpu
 
     if device.type == "cuda":
-        from sglang.srt.speculative.glance.kernels import accept, masks, tree
+        from sglang.srt.speculative.glance.kernels import triton_accept as accept
+        from sglang.srt.speculative.glance.kernels import triton_masks as masks
+        from sglang.srt.speculative.glance.kernels import triton_tree as tree
     else:
         from sglang.srt.speculative.glance.core import accept, masks, tree
+        from sglang.srt.speculative.glance.kernels import cpu_ops
 
-        if cpu.available():
-            accept = tree = cpu
+        if cpu_ops.available():
+            accept = tree = cpu_ops
     return Ops(
         tree.build_tree,
         tree.ancestor_mask,
