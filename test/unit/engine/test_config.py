@@ -3,13 +3,13 @@
 import copy
 
 import pytest
-from sglang.srt.speculative.glance.config import (
-    DEFAULT_BUDGET,
-    DEFAULT_TOPK,
-    GlanceConfig,
+import torch
+from sglang.srt.speculative.glance.config import DEFAULT_BUDGET, DEFAULT_TOPK, GlanceConfig, resolve
+from sglang.srt.speculative.glance.head_config import (
     HeadConfigError,
+    describe_layers,
+    layer_attention,
     parse_head,
-    resolve,
 )
 
 TARGET = {"num_hidden_layers": 36, "hidden_size": 2560, "vocab_size": 151936}
@@ -75,6 +75,14 @@ def test_public_layout_parses():
         head(block_size=ABSENT, dflash_config={**HEAD["dflash_config"], "block_size": 16}),
         dflash(mask_token="<|mask|>", num_target_layers=36),
         dflash(output_multiplier=1.0, shift_label=False, conv_kernel_size=None),
+        head(is_causal=False, input_embedding_scale=1.0, draft_vocab_size=151936),
+        head(is_causal=None, draft_vocab_size=None, quantization_config=None),
+        head(sliding_window=4096, use_sliding_window=False),
+        head(sliding_window=4096, use_sliding_window=False, layer_types=ABSENT),
+        head(sliding_window=4096, use_sliding_window=True, layer_types=ABSENT),  # from layer 28 on
+        head(rope_scaling={"type": "linear", "factor": 4.0}),
+        head(attention_dropout=0.1, transformers_version="5.2.0", torch_dtype="bfloat16"),
+        dflash(num_target_layers=36, block_size=16, selector_rank=0, projector_type=None),
         head(glance_config={}),
         head(glance_config={"target_fingerprint": "0a1b"}),
         head(glance_config={"target_fingerprint": None}),
@@ -117,7 +125,36 @@ def test_other_layouts_mean_the_same(layout):
         (head(num_key_value_heads=7), "num_key_value_heads"),
         (head(rope_scaling={"mrope_section": [24, 20, 20]}), "rope_scaling"),
         (head(rope_parameters={"mrope_section": [24, 20, 20]}), "rope_parameters"),
-        (head(layer_types=["sliding_attention"] * 5), "layer_types"),
+        (head(layer_types=["sliding_attention"] * 5), "sliding_window"),
+        (head(layer_types=["sliding_attention"] * 5, sliding_window=512), "layer_types"),
+        (head(layer_types=["chunked_attention"] * 5), "layer_types"),
+        (head(sliding_window=512), "sliding_window"),
+        (head(sliding_window=512, use_sliding_window=True), "sliding_window"),
+        (
+            head(
+                layer_types=ABSENT, sliding_window=512, use_sliding_window=True, max_window_layers=2
+            ),
+            "use_sliding_window",
+        ),
+        (head(is_causal=True), "is_causal"),
+        (head(input_embedding_scale=50.6), "input_embedding_scale"),
+        (dflash(input_embedding_scale=50.6), "dflash_config.input_embedding_scale"),
+        (head(draft_vocab_size=32000), "draft_vocab_size"),
+        (dflash(num_target_layers=28), "num_target_layers"),
+        (dflash(block_size=8), "block_size"),
+        (head(rope_scaling={"rope_type": "dynamic", "factor": 2.0}), "rope_scaling"),
+        (head(rope_scaling={"type": "longrope"}), "rope_scaling"),
+        (
+            head(rope_parameters={"full_attention": {"rope_type": "default"}}),
+            "rope_parameters",
+        ),
+        (head(use_gemma_norm=True), "use_gemma_norm"),
+        (head(partial_rotary_factor=0.5), "partial_rotary_factor"),
+        (head(is_neox_style=False), "is_neox_style"),
+        (head(hidden_act="gelu"), "hidden_act"),
+        (head(quantization_config={"quant_method": "fp8"}), "quantization_config"),
+        (head(mlp_bias=True), "mlp_bias"),
+        (head(num_experts=8), "num_experts"),
         (head(layer_types=["full_attention"] * 4), "layer_types"),
         (dflash(taps=[1, 2]), "taps"),
         (dflash(projector_type="mlp"), "projector_type"),
@@ -182,3 +219,46 @@ def test_impossible_flag_is_named(flags, name):
     with pytest.raises(ValueError) as refusal:
         resolve(parsed(), **{"block": None, "budget": None, "topk": None, **flags})
     assert name in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+def test_the_log_says_what_the_layers_attend_to():
+    assert describe_layers(HEAD) == "5 layers, full attention, not causal in the block"
+    mixed = head(layer_types=["sliding_attention", *["full_attention"] * 4], sliding_window=512)
+    layers = layer_attention(mixed)
+    assert [(layer.window, layer.causal) for layer in layers] == [(512, True)] + [(None, False)] * 4
+    assert describe_layers(mixed).startswith(
+        "layer 0: a window of 512, causal in the block; layer 1: full attention, not causal"
+    )
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        None,
+        {"type": "linear", "factor": 4.0},
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024},
+        {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 1024,
+        },
+    ],
+    ids=lambda scaling: "default" if scaling is None else next(iter(scaling.values())),
+)
+def test_the_head_is_rotated_as_transformers_rotates(scaling):
+    """The kinds of ``rope_scaling`` that are accepted are used, with transformers' angles."""
+    from sglang.srt.layers.rotary_embedding import get_rope
+    from sglang.srt.utils.hf_transformers_utils import get_rope_config
+    from transformers import Qwen3Config
+    from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
+
+    sizes = {"hidden_size": 256, "num_attention_heads": 4, "head_dim": 64}
+    config = Qwen3Config(
+        rope_theta=1e4, rope_scaling=scaling, max_position_embeddings=4096, **sizes
+    )
+    theta, rope = get_rope_config(config)
+    ours = get_rope(64, 64, 4096, theta, True, rope).cos_sin_cache[:4096]
+    cos, sin = Qwen3RotaryEmbedding(config)(torch.zeros(1), torch.arange(4096)[None])
+    torch.testing.assert_close(ours, torch.cat([cos[0, :, :32], sin[0, :, :32]], dim=-1))

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import re
 from types import SimpleNamespace
 
 import pytest
+import requests
+from PIL import Image, UnidentifiedImageError
 from sglang.srt.sampling.custom_logit_processor import DisallowedTokensLogitsProcessor
 from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.speculative.glance.engine.host.adjustments import unreadable_is_refused
@@ -106,26 +110,64 @@ def test_logprobs_in_range(obj: SimpleNamespace) -> None:
     assert logprobs_out_of_range(obj, 512) is None
 
 
-@pytest.mark.parametrize("error", [TypeError("a list"), FileNotFoundError("x.png"), IndexError(1)])
-def test_what_cannot_be_read_is_refused(error: Exception) -> None:
-    """With GLANCE; a plain server answers as it does, and refusals keep their words."""
+async def reads(manager: object, obj: object) -> str:
+    if isinstance(obj, BaseException):
+        raise obj
+    return "tokens"
 
-    async def reads(manager: object, obj: object) -> str:
-        if isinstance(obj, Exception):
-            raise obj
-        return "tokens"
 
-    def read(algorithm: str | None, obj: object) -> str:
-        args = SimpleNamespace(speculative_algorithm=algorithm)
-        manager = SimpleNamespace(server_args=args)
-        return asyncio.run(unreadable_is_refused(reads, manager, obj))
+def read(algorithm: str | None, obj: object) -> str:
+    args = SimpleNamespace(speculative_algorithm=algorithm)
+    return asyncio.run(unreadable_is_refused(reads, SimpleNamespace(server_args=args), obj))
 
-    assert read("GLANCE", "request") == "tokens"
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FileNotFoundError(errno.ENOENT, "no such file", "x.png"),
+        PermissionError(errno.EACCES, "not allowed", "/etc/shadow"),
+        IsADirectoryError(errno.EISDIR, "a folder", "/tmp"),
+        OSError(errno.ENAMETOOLONG, "name too long", "x" * 300),
+        UnidentifiedImageError("cannot identify image file"),
+        OSError("image file is truncated"),
+        requests.ConnectionError("no such host"),
+        Image.DecompressionBombError("too many pixels"),
+        re.error("unterminated group"),
+    ],
+    ids=lambda error: f"{type(error).__name__}-{getattr(error, 'errno', None)}",
+)
+def test_what_a_request_names_and_cannot_be_read_is_refused(error: Exception) -> None:
     with pytest.raises(ValueError, match=f"cannot be read: {type(error).__name__}: "):
         read("GLANCE", error)
-    with pytest.raises(type(error)):
+    with pytest.raises(type(error)) as plain:  # a server of another algorithm answers as it does
         read(None, error)
-    with pytest.raises(ValueError, match="^too long$"):
-        read("GLANCE", ValueError("too long"))
-    with pytest.raises(MemoryError):
-        read("GLANCE", MemoryError())
+    assert plain.value is error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "no space left on device"),
+        OSError(errno.EMFILE, "too many open files"),
+        OSError(errno.EIO, "input/output error"),
+        ConnectionResetError(errno.ECONNRESET, "reset by peer"),
+        MemoryError(),
+        TypeError("a bug"),
+        AttributeError("a bug"),
+        KeyError("a bug"),
+        IndexError("a bug"),
+        RuntimeError("a bug"),
+        AssertionError("a bug"),
+        ValueError("too long"),  # SGLang's own refusal, in its own words
+    ],
+    ids=lambda error: f"{type(error).__name__}-{getattr(error, 'errno', None)}",
+)
+def test_a_fault_of_the_machine_or_a_bug_stays_what_it_is(error: Exception) -> None:
+    for algorithm in ("GLANCE", None):
+        with pytest.raises(type(error)) as raised:
+            read(algorithm, error)
+        assert raised.value is error
+
+
+def test_a_request_that_can_be_read_is_read() -> None:
+    assert read("GLANCE", "request") == "tokens"

@@ -14,9 +14,9 @@ from sglang.glance.prompts.rows import InputError, Prompt, load_numbered, load_p
 from sglang.glance.train import eagle3
 from sglang.glance.train.data import Row
 from sglang.glance.train.objective import default_taps, head_config, mask_token
-from sglang.srt.speculative.glance.config import HeadConfigError, parse_head
 from sglang.srt.speculative.glance.engine.start.checkpoint import check_weights
 from sglang.srt.speculative.glance.fingerprint import fingerprint
+from sglang.srt.speculative.glance.head_config import HeadConfigError, parse_head
 
 DEFAULT_BLOCK, DEFAULT_LAYERS, DEFAULT_CHAIN = 16, 5, 9
 DEFAULT_CONTEXT = 4096  # tokens, where the target does not end earlier
@@ -182,11 +182,6 @@ def _initial(options: argparse.Namespace, text: Any) -> dict[str, Any]:
     if given:
         raise InputError(f"{', '.join(given)}: the head of --init has its own; leave it out")
     config = _parse(head, text, "--init")
-    try:
-        check_weights(options.init, head, len(config.taps))
-    except ValueError as error:
-        _, _, rest = str(error).partition(": ")
-        raise InputError(f"--init: {rest}") from error
     rope = head.get("rope_parameters") or {}
     theta = head.get("rope_theta") or rope.get("rope_theta")
     scaling = head.get("rope_scaling") or {k: v for k, v in rope.items() if k != "rope_theta"}
@@ -200,6 +195,11 @@ def _initial(options: argparse.Namespace, text: Any) -> dict[str, Any]:
     }
     if bad := [name for name, got in refused.items() if got]:
         raise InputError(f"--init: {path} sets {', '.join(bad)}, which is not trained here")
+    try:
+        check_weights(options.init, head, len(config.taps))
+    except ValueError as error:
+        _, _, rest = str(error).partition(": ")
+        raise InputError(f"--init: {rest}") from error
     dflash = {
         "target_layer_ids": list(config.taps),
         "block_size": config.block,

@@ -20,6 +20,7 @@ from sglang.srt.layers.logits_processor import should_apply_lm_head_quant_method
 from sglang.srt.speculative.glance.engine.host.refusals import (
     cannot_be_sampled,
     ends_the_server,
+    is_of_the_request,
     logprobs_out_of_range,
     scores_several_places,
 )
@@ -109,24 +110,14 @@ def refuse_at_the_door(original: Callable, manager: Any, obj: Any, input_ids: An
             raise ValueError(reason)
 
 
-# What a picture, an address or a field that cannot be read raises.
-UNREADABLE = (
-    TypeError,
-    LookupError,
-    AttributeError,
-    OSError,
-    re.error,
-    Image.DecompressionBombError,
-)
-
-
 async def unreadable_is_refused(original: Callable, manager: Any, obj: Any) -> Any:
-    """Raises ValueError, which becomes HTTP 400 with its message, for what the host would answer
-    with a bare HTTP 500."""
+    """Raises ValueError, which becomes HTTP 400 with its message, where a GLANCE server cannot read
+    a picture, an address or a pattern of the request; SGLang would answer HTTP 500 without it."""
     try:
         return await original(manager, obj)
-    except UNREADABLE as error:
-        if isinstance(error, ValueError) or manager.server_args.speculative_algorithm != "GLANCE":
+    except (OSError, re.error, Image.DecompressionBombError) as error:
+        glance = manager.server_args.speculative_algorithm == "GLANCE"
+        if not glance or isinstance(error, ValueError) or not is_of_the_request(error):
             raise
         raise ValueError(
             f"the request cannot be read: {type(error).__name__}: {error}; expected prompts, "

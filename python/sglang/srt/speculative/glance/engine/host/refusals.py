@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Any
 
 from sglang.srt.runtime_context import get_exec
 from sglang.srt.sampling.custom_logit_processor import CustomLogitProcessor
+
+# What opening a path of the request's choice may end in. Any other number is the machine's own
+# trouble, a full disk or too many open files among them.
+_OF_A_PATH = {
+    errno.ENOENT,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EISDIR,
+    errno.ENOTDIR,
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
+    errno.EINVAL,
+}
+
+
+def is_of_the_request(error: Exception) -> bool:
+    """Whether ``error``, raised while a request was read, is about the request's data. Decoders and
+    HTTP clients raise an OSError without a number."""
+    return not isinstance(error, OSError) or error.errno is None or error.errno in _OF_A_PATH
 
 
 def ends_the_server(req: Any) -> str | None:

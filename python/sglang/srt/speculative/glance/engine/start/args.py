@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 from sglang.srt.arg_groups.overrides import record_foreign_defaults, resolving_view
-from sglang.srt.speculative.glance.config import GlanceConfig, trained_target
+from sglang.srt.speculative.glance.config import GlanceConfig
 from sglang.srt.speculative.glance.engine.start import survey
 from sglang.srt.speculative.glance.engine.start.backends import verify_backend
 from sglang.srt.speculative.glance.engine.start.checkpoint import check_weights
 from sglang.srt.speculative.glance.engine.start.models import Models, load_config, read_models
 from sglang.srt.speculative.glance.engine.start.survey import TREE_BACKENDS
 from sglang.srt.speculative.glance.fingerprint import fingerprint
+from sglang.srt.speculative.glance.head_config import describe_layers, trained_target
 from sglang.srt.speculative.glance.refusal import Refusal, refuse
 
 logger = logging.getLogger(__name__)
@@ -177,7 +178,8 @@ def settle(args: Any) -> None:
     resolution so far, assignments are recorded."""
     check(args)
     _settle_backends(args)
-    config = load_config(args)
+    models = read_models(args)
+    config = load_config(args, models)
     args.speculative_dflash_block_size = config.block
     args.speculative_num_draft_tokens = config.budget
     args.speculative_eagle_topk = config.topk
@@ -193,11 +195,12 @@ def settle(args: Any) -> None:
     if _device(args) == "cpu":
         args.disable_overlap_schedule = True
     logger.info(
-        "GLANCE: block=%d budget=%d topk=%d taps=%s, %s verifies, %s drafts",
+        "GLANCE: block=%d budget=%d topk=%d taps=%s, %s verifies, %s drafts with %s",
         config.block,
         config.budget,
         config.topk,
         config.taps,
         verify_backend(args),
         args.speculative_draft_attention_backend,
+        describe_layers(models.head),
     )
