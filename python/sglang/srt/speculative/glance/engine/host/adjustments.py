@@ -1,10 +1,10 @@
 """Everything GLANCE adjusts in SGLang 0.5.23 outside its own classes, a row each.
 
-Adjustments of an instance live where the instance is made: the capture setter (``capture.py``), the
-head on a CPU (``cpu.py``), the graph runner of the target (``graphs.py``) and the page tables of an
-attention backend (``window.py``). No hook replaces a property: ``start.py`` sets that of ``Req``.
-``args.py`` and ``backends.py`` wrap a step each of argument resolution, in the way that SGLang
-offers to plugins.
+What is adjusted on one object only is adjusted where that object is made: the target's capture
+setter in ``capture.py``, the head on a CPU in ``cpu_head.py``, the target's graph runner in
+``round/graphs.py``, an attention backend's page tables in ``round/window.py``. SGLang's hooks
+replace no property: ``start/started.py`` sets ``Req.is_prefill_only``. ``start/args.py`` and
+``start/backends.py`` each wrap one step of argument resolution, which SGLang offers to plugins.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from PIL import Image
 from sglang.srt.layers.logits_processor import should_apply_lm_head_quant_method
+from sglang.srt.runtime_context import get_spec
 from sglang.srt.speculative.glance.engine.host.refusals import (
     cannot_be_sampled,
     ends_the_server,
@@ -35,7 +36,8 @@ from xgrammar import apply_token_bitmask_inplace
 
 class Adjustment(NamedTuple):
     """``target``: the host symbol; ``hook``: called as ``hook(original, *args, **kwargs)``;
-    ``reason``; ``until``: when the row can go."""
+    ``reason``; ``until``: when the row can go. A hook acts in GLANCE servers alone, but for those
+    that make SGLang's path on a CPU exact, with whatever algorithm: :data:`CPU_PATH`."""
 
     target: str
     hook: Callable[..., Any]
@@ -72,7 +74,10 @@ def dummy_input_width(
 
 
 def refuse_request(original: Callable, req: Any, enable_overlap: bool) -> str | None:
-    """Reason why a request cannot be served (HTTP 400), or None."""
+    """Reason why a request cannot be served (HTTP 400), or None. SGLang asks for its own DFLASH
+    servers too."""
+    if get_spec().speculative_algorithm != "GLANCE":
+        return original(req, enable_overlap)
     if req.return_hidden_states:
         return "return_hidden_states is not supported with GLANCE: drop it from the request"
     return (
@@ -260,6 +265,9 @@ ADJUSTMENTS = (
         "upstream packs every LM head",
     ),
 )
+
+
+CPU_PATH = (last_slots, mask_on_cpu, packs_weight, lm_head_by_rows)
 
 
 def install() -> None:
