@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from builders.floors import ACCEPT_LEN_READ
 from sglang.glance.prompts.prompter import Prompter
 from sglang.glance.prompts.rows import load_prompts
 from sglang.glance.serving.server import Answer, serve
@@ -24,7 +25,6 @@ from sglang.glance.shipped import HEAD, PICTURES, READER
 
 ROOT = Path(__file__).resolve().parents[2]
 GPU_FLAGS = ("--mem-fraction-static", "0.3", "--max-running-requests", "8")
-ACCEPT_FLOOR = 6.0  # tokens a round on documents and charts; the head reaches 6.94 on a CPU
 NEAR_TIE = 0.5  # nats between the two best tokens; bfloat16 logits of this size step by 0.06-0.12
 
 
@@ -101,7 +101,7 @@ def check_arm(arm: Arm, folder: Path, known: dict[tuple[str, ...], list[Answer]]
     ]
     per_round = sum(len(a.ids) - 1 for a in grounded) / sum(a.rounds for a in grounded)
     bound = 0.0 if arm.dtype == "float32" else NEAR_TIE
-    good = per_round >= ACCEPT_FLOOR and all(m < bound for m in margins)
+    good = per_round >= ACCEPT_LEN_READ and all(m < bound for m in margins)
     print(
         f"{'ok  ' if good else 'FAIL'} {arm}: {len(margins)} of {len(drafted)} answers diverge, "
         f"margins {[round(m, 4) for m in margins]}, {per_round:.2f} tokens a round",

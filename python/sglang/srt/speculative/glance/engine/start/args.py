@@ -66,6 +66,8 @@ def check(args: Any) -> None:
     device = _device(args)
     if device not in TREE_BACKENDS:
         refuse("--device", device, f"one of {sorted(TREE_BACKENDS)}")
+    if (mix := survey.kernel_mix()) is not None:
+        raise Refusal(f"GLANCE cannot start: {mix}")
     if device == "cpu" and (problem := survey.cpu_path_problem()) is not None:
         raise Refusal(f"GLANCE cannot run on this CPU: {problem}")
     if args.speculative_draft_model_path is None:
