@@ -11,6 +11,9 @@ PICTURES_READ = 16
 # `make bench ARGS="--budgets 32"`.
 ACCEPT_LEN_READ = 6.0
 
+# The same of a chain, `--speculative-eagle-topk 1`. Measured: 5.76.
+ACCEPT_LEN_READ_BY_CHAIN = 5.0
+
 # Accept length of answers of 48 tokens that a penalty or a logit bias bends away from what the head
 # was trained on: below this, branches would hardly take part. Measured by `pytest
 # test/engine/test_penalties.py`: 1.74 (logit bias) to 2.98 (a negative frequency penalty).
