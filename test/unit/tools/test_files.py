@@ -83,6 +83,7 @@ def test_a_check_leaves_no_trace(tmp_path: Path) -> None:
     check_file("--json", tmp_path / "a.json")
     check_folder("--out", tmp_path / "out")
     check_folder("--out", tmp_path)
+    check_folder("--out", tmp_path / "parents" / "are" / "made")
     check_file("--json", None)
     assert list(tmp_path.iterdir()) == []
     kept = tmp_path / "kept.json"
