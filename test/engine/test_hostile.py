@@ -58,9 +58,15 @@ REFUSED = frozenset(
 )
 
 
-# SGLang fails at these before it reads a request's parts, or in its grammar backend.
+# SGLang fails at these before it reads a request's parts, in its grammar backend, by a fault in its
+# code (a picture's token typed beside a picture), or because the machine fails (a disk that cannot
+# be read): HTTP 500, with GLANCE as without.
 FAILED = frozenset(
     {
+        "count-pad-typed-beside-picture",
+        "count-pads-typed-beside-picture",
+        "count-video-typed-beside-picture",
+        "url-path-failing-disk",
         "type-sampling_params-list",
         "field-rid-list",
         "body-chat-list",

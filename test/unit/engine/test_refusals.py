@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import re
 from types import SimpleNamespace
 
 import pytest
-from sglang.srt.sampling.custom_logit_processor import DisallowedTokensLogitsProcessor
+import requests
+from PIL import Image
+from sglang.srt.managers.io_struct import GenerateReqInput
+from sglang.srt.sampling.custom_logit_processor import (
+    CustomLogitProcessor,
+    DisallowedTokensLogitsProcessor,
+)
 from sglang.srt.sampling.sampling_params import SamplingParams
-from sglang.srt.speculative.glance.engine.host.adjustments import unreadable_is_refused
 from sglang.srt.speculative.glance.engine.host.refusals import (
     ends_the_server,
     logprobs_out_of_range,
     scores_several_places,
+    unreadable_is_refused,
 )
 
 
@@ -106,26 +114,111 @@ def test_logprobs_in_range(obj: SimpleNamespace) -> None:
     assert logprobs_out_of_range(obj, 512) is None
 
 
-@pytest.mark.parametrize("error", [TypeError("a list"), FileNotFoundError("x.png"), IndexError(1)])
-def test_what_cannot_be_read_is_refused(error: Exception) -> None:
-    """With GLANCE; a plain server answers as it does, and refusals keep their words."""
+def one_request(**fields: object) -> GenerateReqInput:
+    return GenerateReqInput(text="Read.", sampling_params={"temperature": 0}, **fields)
+
+
+def read(obj: GenerateReqInput, error: Exception | None = None) -> str:
+    """Through the hook, from a host that raises ``error`` over the request."""
 
     async def reads(manager: object, obj: object) -> str:
-        if isinstance(obj, Exception):
-            raise obj
+        if error is not None:
+            raise error
         return "tokens"
 
-    def read(algorithm: str | None, obj: object) -> str:
-        args = SimpleNamespace(speculative_algorithm=algorithm)
-        manager = SimpleNamespace(server_args=args)
-        return asyncio.run(unreadable_is_refused(reads, manager, obj))
+    return asyncio.run(unreadable_is_refused(reads, None, obj))
 
-    assert read("GLANCE", "request") == "tokens"
-    with pytest.raises(ValueError, match=f"cannot be read: {type(error).__name__}: "):
-        read("GLANCE", error)
-    with pytest.raises(type(error)):
-        read(None, error)
+
+def opened(path: str) -> OSError:
+    """What this machine raises for a file."""
+    with pytest.raises(OSError) as raised, open(path, "rb") as file:  # noqa: PT011
+        file.read()
+    return raised.value
+
+
+def no_answer() -> Exception:
+    with pytest.raises(requests.RequestException) as raised:
+        requests.get("http://127.0.0.1:9/picture.png", timeout=1)
+    return raised.value
+
+
+LONG = "/9j/" + "A" * 5000  # base64 of a JPEG: the host takes it for a path
+
+
+@pytest.mark.parametrize(
+    ("picture", "error"),
+    [
+        ("/nowhere/picture.png", opened("/nowhere/picture.png")),
+        ("file:///nowhere/my%20picture.png", opened("/nowhere/my picture.png")),
+        ({"url": "/tmp"}, opened("/tmp")),
+        ("/etc/hostname/picture.png", opened("/etc/hostname/picture.png")),
+        (LONG, opened(LONG)),
+        ("http://127.0.0.1:9/picture.png", no_answer()),
+        ("data:image/png;base64,AAAA", Image.DecompressionBombError("400000000 pixels")),
+        (None, re.error("missing )")),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_the_client_causes_is_refused(picture: object, error: Exception) -> None:
+    with pytest.raises(ValueError, match=f"cannot be read: {type(error).__name__}: ") as refused:
+        read(one_request(image_data=[picture]), error)
+    assert refused.value.__cause__ is error and len(str(refused.value)) < 500
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device", "/nowhere/picture.png"),
+        OSError(errno.EIO, "Input/output error"),
+        OSError(errno.EMFILE, "Too many open files", "/nowhere/picture.png"),
+        opened("/nowhere/tokenizer.json"),  # not what the request names
+        OSError("no errno at all"),
+        MemoryError(),
+        TypeError("'NoneType' object is not subscriptable"),
+        AttributeError("no attribute 'get'"),
+        KeyError("pixel_values"),
+        IndexError("index 1 is out of bounds"),
+        RuntimeError("the processor pool is broken"),
+    ],
+    ids=repr,
+)
+def test_a_fault_of_the_machine_or_of_the_code_stays_what_it_is(error: Exception) -> None:
+    with pytest.raises(type(error)) as raised:
+        read(one_request(image_data=["/nowhere/picture.png"]), error)
+    assert raised.value is error
+
+
+def test_what_the_host_refuses_keeps_its_words() -> None:
     with pytest.raises(ValueError, match="^too long$"):
-        read("GLANCE", ValueError("too long"))
-    with pytest.raises(MemoryError):
-        read("GLANCE", MemoryError())
+        read(one_request(), ValueError("too long"))
+
+
+@pytest.mark.parametrize("kept", [None, [], ["a.png"], [{"format": "processor_output"}], [[]]])
+def test_a_request_of_an_ordinary_shape_is_read(kept: object) -> None:
+    assert read(one_request(image_data=kept)) == "tokens"
+    assert read(one_request(image_data=["a.png"], video_data=[["frame.png"]])) == "tokens"
+
+
+@pytest.mark.parametrize("picture", [["a.png"], {"name": "a.png"}, {"url": ["a.png"]}])
+def test_what_is_no_picture_is_refused(picture: object) -> None:
+    with pytest.raises(ValueError, match="cannot be read: image_data: got a (list|dict)"):
+        read(one_request(image_data=[picture]))
+
+
+def test_parameters_of_another_request_are_refused() -> None:
+    obj = one_request()
+    obj.sampling_params = [{}, {}]
+    with pytest.raises(ValueError, match="cannot be read: sampling_params: got a list"):
+        read(obj)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(errno.ENOSPC, "No space left")])
+def test_a_fault_while_a_processor_is_read_stays_what_it_is(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fails(text: str) -> None:
+        raise error
+
+    monkeypatch.setattr(CustomLogitProcessor, "from_str", fails)
+    with pytest.raises(type(error)):
+        ends_the_server(request(processor="{}"))

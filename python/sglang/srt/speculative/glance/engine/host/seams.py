@@ -44,6 +44,8 @@ SURFACE: dict[str, tuple[str, ...] | None] = {
     f"{_SRT}.arg_groups.overrides:record_foreign_defaults": ("server_args", "source", "resolve"),
     f"{_SRT}.arg_groups.resolution_hooks:register_resolution_hook": ("name",),
     f"{_SRT}.arg_groups.model_path_hook:handle_model_source_paths": ("server_args",),
+    f"{_SRT}.runtime_context:get_context": (),
+    f"{_SRT}.runtime_context:RuntimeContext.is_config_namespace_published": ("name",),
     f"{_SRT}.runtime_context:get_spec": (),
     f"{_SRT}.runtime_context:get_exec": (),
     f"{_SRT}.runtime_context:get_observability": (),
