@@ -1,21 +1,32 @@
 """What a head's ``config.json`` and the flags may say, and the field or flag each refusal names."""
 
 import copy
+import json
 
 import pytest
+import torch
+from builders.heads import config_for
+from builders.shipped import MASK
+from sglang.glance.shipped import HEAD as HEAD_FOLDER
+from sglang.glance.shipped import READER
+from sglang.srt.layers.rotary_embedding.factory import get_rope
 from sglang.srt.speculative.glance.config import (
     DEFAULT_BUDGET,
     DEFAULT_TOPK,
     GlanceConfig,
-    HeadConfigError,
     parse_head,
     resolve,
 )
+from sglang.srt.speculative.glance.head_fields import HeadConfigError, describe, head_layers
+from sglang.srt.utils.hf_transformers_utils import get_rope_config
+from transformers import Qwen3Config
+from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 
 TARGET = {"num_hidden_layers": 36, "hidden_size": 2560, "vocab_size": 151936}
 # The layout of public DFlash heads: two keys in `dflash_config`, the rest at the top level.
 HEAD = {
     "architectures": ["DFlashDraftModel"],
+    "model_type": "qwen3",
     "block_size": 16,
     "dflash_config": {"mask_token_id": 151669, "target_layer_ids": [1, 9, 17, 25, 33]},
     "num_target_layers": 36,
@@ -25,6 +36,7 @@ HEAD = {
     "num_attention_heads": 32,
     "num_key_value_heads": 8,
     "head_dim": 128,
+    "max_position_embeddings": 40960,
     "rope_theta": 1000000,
     "rope_scaling": None,
     "tie_word_embeddings": True,
@@ -43,6 +55,11 @@ def head(**changes):
 def dflash(**changes):
     fields = {**HEAD["dflash_config"], **changes}
     return head(dflash_config={k: v for k, v in fields.items() if v is not ABSENT})
+
+
+def written_by_transformers() -> dict:
+    """Every field that transformers puts into a Qwen3's config, as a hub gives it."""
+    return Qwen3Config(**head()).to_dict()
 
 
 def parsed() -> GlanceConfig:
@@ -70,7 +87,20 @@ def test_public_layout_parses():
         head(vocab_size=ABSENT),
         head(num_target_layers=ABSENT),
         head(layer_types=ABSENT),
+        head(model_type="qwen3_vl_text"),
         head(rope_scaling={"rope_type": "yarn", "factor": 4.0}),
+        head(rope_scaling={"type": "linear", "factor": 2}),
+        head(rope_scaling={"rope_type": "default", "rope_theta": 1000000.0}),
+        head(rope_parameters={"rope_type": "default", "partial_rotary_factor": 1.0}),
+        head(is_causal=False),
+        head(is_causal=None, input_embedding_scale=1.0, draft_vocab_size=151936),
+        head(input_embedding_scale=None, draft_vocab_size=None, hidden_act="silu"),
+        head(use_sliding_window=False, sliding_window=4096, max_window_layers=5),
+        head(sliding_window=None, rms_norm_eps=1e-5, attention_bias=True),
+        head(mask_token_id=151669, block_size=16, target_layer_ids=[1, 9, 17, 25, 33]),
+        head(output_multiplier=1, attention_sink_bias=False, partial_rotary_factor=1.0),
+        dflash(causal=False, use_swa=False, swa_window_size=None, attention_mode="gqa"),
+        {name: value for name, value in written_by_transformers().items() if value is not None},
         head(rope_scaling=ABSENT, rope_parameters={"rope_type": "default", "rope_theta": 1e6}),
         head(block_size=ABSENT, dflash_config={**HEAD["dflash_config"], "block_size": 16}),
         dflash(mask_token="<|mask|>", num_target_layers=36),
@@ -117,7 +147,59 @@ def test_other_layouts_mean_the_same(layout):
         (head(num_key_value_heads=7), "num_key_value_heads"),
         (head(rope_scaling={"mrope_section": [24, 20, 20]}), "rope_scaling"),
         (head(rope_parameters={"mrope_section": [24, 20, 20]}), "rope_parameters"),
+        (head(rope_scaling={"rope_type": "dynamic", "factor": 2.0}), "rope_scaling"),
+        (head(rope_scaling={"rope_type": "yarn"}), "rope_scaling.factor"),
+        (head(rope_scaling={"rope_type": "yarn", "type": "linear", "factor": 2}), "rope_scaling"),
+        (
+            head(rope_scaling={"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.2}),
+            "rope_scaling.attention_factor",
+        ),
+        (head(rope_scaling={"rope_type": "default", "factor": 4.0}), "rope_scaling.factor"),
+        (head(rope_scaling="yarn"), "rope_scaling"),
+        (
+            head(rope_scaling={"type": "linear", "factor": 2}, rope_parameters={"type": "default"}),
+            "rope_scaling",
+        ),
+        (head(rope_parameters={"rope_type": "default", "rope_theta": 5e5}), "rope_theta"),
+        (
+            head(rope_parameters={"rope_type": "default", "partial_rotary_factor": 0.5}),
+            "rope_parameters.partial_rotary_factor",
+        ),
+        (head(rope_theta=ABSENT), "rope_theta"),
+        (head(rope_theta="1e6"), "rope_theta"),
+        (head(partial_rotary_factor=0.5), "partial_rotary_factor"),
         (head(layer_types=["sliding_attention"] * 5), "layer_types"),
+        (head(layer_types=["sliding_attention"] * 5, sliding_window=2048), "layer_types"),
+        (head(layer_types=["linear_attention"] * 5), "layer_types"),
+        (head(layer_types="full_attention"), "layer_types"),
+        (head(sliding_window=2048), "sliding_window"),
+        (head(sliding_window=2048, layer_types=ABSENT), "sliding_window"),
+        (head(sliding_window=2048, use_sliding_window=True), "sliding_window"),
+        (head(use_sliding_window=True), "use_sliding_window"),
+        (head(use_sliding_window="no"), "use_sliding_window"),
+        (head(is_causal=True), "is_causal"),
+        (head(is_causal=0), "is_causal"),
+        (dflash(causal=True), "dflash_config.causal"),
+        (dflash(use_swa=True, swa_window_size=512), "dflash_config.use_swa"),
+        (head(input_embedding_scale=2.0), "input_embedding_scale"),
+        (head(input_embedding_scale=True), "input_embedding_scale"),
+        (head(input_embedding_scale=0), "input_embedding_scale"),
+        (head(draft_vocab_size=32000), "draft_vocab_size"),
+        (head(hidden_act="gelu"), "hidden_act"),
+        (head(rms_norm_eps=0), "rms_norm_eps"),
+        (head(attention_bias="no"), "attention_bias"),
+        (head(head_dim=ABSENT), "head_dim"),
+        (head(max_position_embeddings=ABSENT), "max_position_embeddings"),
+        (head(architectures=["DFlash2DraftModel"]), "architectures"),
+        (head(architectures=ABSENT), "architectures"),
+        (head(model_type="gemma3_text"), "model_type"),
+        (head(text_config={"hidden_size": 2560}), "text_config"),
+        (head(embedding_multiplier=12.0), "embedding_multiplier"),
+        (dflash(num_target_layers=28), "dflash_config.num_target_layers"),
+        (dflash(block_size=8), "dflash_config.block_size"),
+        (head(mask_token_id=5), "dflash_config.mask_token_id"),
+        (dflash(markov_rank=256), "dflash_config.markov_rank"),
+        (dflash(output_multiplier=0), "output_multiplier"),
         (head(layer_types=["full_attention"] * 4), "layer_types"),
         (dflash(taps=[1, 2]), "taps"),
         (dflash(projector_type="mlp"), "projector_type"),
@@ -125,7 +207,7 @@ def test_other_layouts_mean_the_same(layout):
         (dflash(attention_sink_bias=True), "attention_sink_bias"),
         (dflash(shift_label=1), "shift_label"),
         (head(conv_kernel_size=3), "conv_kernel_size"),
-        (head(glance_config={"temperature": 1}), "glance_config"),
+        (head(glance_config={"temperature": 1}), "glance_config.temperature"),
         (head(glance_config=[1]), "glance_config"),
         (head(glance_config={"target_fingerprint": 7}), "target_fingerprint"),
     ],
@@ -136,6 +218,62 @@ def test_impossible_field_is_named(layout, field):
         parse_head(layout, TARGET)
     line = str(refusal.value)
     assert field in line and "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("layout", "said"),
+    [
+        (head(), "5 layers, full attention, not causal"),
+        (head(layer_types=ABSENT, num_hidden_layers=1), "1 layer, full attention, not causal"),
+        (head(is_causal=True), "5 layers, full attention, causal"),
+        (
+            head(layer_types=["sliding_attention"] * 4 + ["full_attention"], sliding_window=2048),
+            "4 layers, window of 2048 tokens, causal; 1 layer, full attention, not causal",
+        ),
+        (
+            head(layer_types=["sliding_attention"] * 5, sliding_window=64, is_causal=False),
+            "5 layers, window of 64 tokens, not causal",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_each_layer_does_is_said(layout, said):
+    assert describe(head_layers(layout)) == said
+
+
+def test_shipped_and_hand_made_heads_parse():
+    text = json.loads((READER / "config.json").read_text())["text_config"]
+    for config in (json.loads((HEAD_FOLDER / "config.json").read_text()), config_for(READER, MASK)):
+        assert parse_head(config, text).taps == (0, 1, 2, 3, 4)
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {"rope_type": "default"},
+        {"rope_type": "linear", "factor": 3.0},
+        {"rope_type": "yarn", "factor": 4.0},
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128},
+        {"rope_type": "yarn", "factor": 2.0, "beta_fast": 16, "beta_slow": 2, "truncate": False},
+        {"rope_type": "yarn", "factor": 8.0, "mscale": 1.0, "mscale_all_dim": 0.5},
+        {
+            **{"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0},
+            **{"high_freq_factor": 4.0, "original_max_position_embeddings": 128},
+        },
+    ],
+    ids=lambda rope: "-".join(map(str, rope.values())),
+)
+def test_a_scaled_rotation_is_the_same_in_sglang_and_where_heads_are_trained(rope):
+    """SGLang's table, built as its draft model builds it, against transformers'."""
+    config = Qwen3Config(**head(rope_scaling=rope, max_position_embeddings=256))
+    parse_head(head(rope_scaling=rope), TARGET)
+    theta, scaling = get_rope_config(config)
+    table = get_rope(
+        128, rotary_dim=128, max_position=256, base=theta, rope_scaling=scaling, dtype=torch.float32
+    ).cos_sin_cache[:256]
+    angles = Qwen3RotaryEmbedding(config)(torch.zeros(1), torch.arange(256)[None])
+    cos, sin = (half[0, :, :64] for half in angles)
+    torch.testing.assert_close(table, torch.cat([cos, sin], dim=-1), rtol=1e-5, atol=2e-5)
 
 
 def test_flags_override_and_defaults_stay():

@@ -131,7 +131,7 @@ def read(obj: GenerateReqInput, error: Exception | None = None) -> str:
 
 def opened(path: str) -> OSError:
     """What this machine raises for a file."""
-    with pytest.raises(OSError) as raised, open(path, "rb") as file:  # noqa: PT011
+    with pytest.raises(OSError) as raised, open(path, "rb") as file:
         file.read()
     return raised.value
 

@@ -14,9 +14,10 @@ from sglang.glance.prompts.rows import InputError, Prompt, load_numbered, load_p
 from sglang.glance.train import eagle3
 from sglang.glance.train.data import Row
 from sglang.glance.train.objective import default_taps, head_config, mask_token
-from sglang.srt.speculative.glance.config import HeadConfigError, parse_head
+from sglang.srt.speculative.glance.config import parse_head
 from sglang.srt.speculative.glance.engine.start.checkpoint import check_weights
 from sglang.srt.speculative.glance.fingerprint import fingerprint
+from sglang.srt.speculative.glance.head_fields import HeadConfigError
 
 DEFAULT_BLOCK, DEFAULT_LAYERS, DEFAULT_CHAIN = 16, 5, 9
 DEFAULT_CONTEXT = 4096  # tokens, where the target does not end earlier

@@ -53,8 +53,8 @@ def on_our_cpu_ops() -> bool:
 
 class Adjustment(NamedTuple):
     """``target``: the host symbol; ``hook``: called as ``hook(original, *args, **kwargs)``;
-    ``reason``; ``until``: when the row can go; ``acts``: asked at every call whether the hook or the
-    original answers it."""
+    ``reason``; ``until``: when the row can go; ``acts``: asked at every call whether the hook
+    answers it or the original."""
 
     target: str
     hook: Callable[..., Any]

@@ -263,6 +263,7 @@ SURFACE: dict[str, tuple[str, ...] | None] = {
     f"{_SRT}.managers.scheduler_components.batch_result_processor:"
     "SchedulerBatchResultProcessor._resolve_spec_v2_tokens": ("result", "batch"),
     f"{_SRT}.managers.schedule_batch:Req.is_prefill_only": None,
+    f"{_SRT}.layers.radix_attention:AttentionType.DECODER": None,
     f"{_SRT}.managers.schedule_batch:Req.update_finish_state": ("new_accepted_len",),
     f"{_SRT}.session.streaming_session:StreamingSession.try_cache_finished_req": ("req",),
     f"{_SRT}.sampling.custom_logit_processor:CustomLogitProcessor": None,

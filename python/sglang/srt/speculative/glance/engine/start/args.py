@@ -17,6 +17,7 @@ from sglang.srt.speculative.glance.engine.start.checkpoint import check_weights
 from sglang.srt.speculative.glance.engine.start.models import Models, load_config, read_models
 from sglang.srt.speculative.glance.engine.start.survey import TREE_BACKENDS
 from sglang.srt.speculative.glance.fingerprint import fingerprint
+from sglang.srt.speculative.glance.head_fields import describe, head_layers
 from sglang.srt.speculative.glance.refusal import Refusal, refuse
 
 logger = logging.getLogger(__name__)
@@ -177,7 +178,8 @@ def settle(args: Any) -> None:
     resolution so far, assignments are recorded."""
     check(args)
     _settle_backends(args)
-    config = load_config(args)
+    models = read_models(args)
+    config = load_config(args, models)
     args.speculative_dflash_block_size = config.block
     args.speculative_num_draft_tokens = config.budget
     args.speculative_eagle_topk = config.topk
@@ -193,11 +195,12 @@ def settle(args: Any) -> None:
     if _device(args) == "cpu":
         args.disable_overlap_schedule = True
     logger.info(
-        "GLANCE: block=%d budget=%d topk=%d taps=%s, %s verifies, %s drafts",
+        "GLANCE: block=%d budget=%d topk=%d taps=%s, head of %s; %s verifies, %s drafts",
         config.block,
         config.budget,
         config.topk,
         config.taps,
+        describe(head_layers(models.head)),
         verify_backend(args),
         args.speculative_draft_attention_backend,
     )

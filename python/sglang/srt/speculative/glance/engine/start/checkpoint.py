@@ -44,9 +44,13 @@ def expected_shapes(head: Mapping[str, Any], num_taps: int) -> dict[str, tuple[i
         "mlp.up_proj": (inner, hidden),
         "mlp.down_proj": (hidden, inner),
     }
+    biased = {"q_proj": q, "k_proj": kv, "v_proj": kv, "o_proj": hidden}
+    biases = {f"self_attn.{name}.bias": (rows,) for name, rows in biased.items()}
     shapes = {"fc.weight": (hidden, num_taps * hidden), "hidden_norm.weight": (hidden,)}
     for number in range(head["num_hidden_layers"]):
         shapes |= {f"layers.{number}.{name}.weight": shape for name, shape in layer.items()}
+        if head.get("attention_bias"):
+            shapes |= {f"layers.{number}.{name}": shape for name, shape in biases.items()}
     return shapes | {"norm.weight": (hidden,)}
 
 
