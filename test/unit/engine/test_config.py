@@ -172,6 +172,8 @@ def test_other_layouts_mean_the_same(layout):
         (head(layer_types=["sliding_attention"] * 5, sliding_window=2048), "layer_types"),
         (head(layer_types=["linear_attention"] * 5), "layer_types"),
         (head(layer_types="full_attention"), "layer_types"),
+        (head(layer_types=[["full_attention"]] * 5), "layer_types"),
+        (head(rope_scaling={"rope_type": ["yarn"]}), "rope_scaling"),
         (head(sliding_window=2048), "sliding_window"),
         (head(sliding_window=2048, layer_types=ABSENT), "sliding_window"),
         (head(sliding_window=2048, use_sliding_window=True), "sliding_window"),

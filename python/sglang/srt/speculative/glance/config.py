@@ -14,7 +14,7 @@ from sglang.srt.speculative.glance.head_fields import (
     check_names,
     fail,
 )
-from sglang.srt.speculative.glance.head_rotation import check_rotation
+from sglang.srt.speculative.glance.head_rotation import rotation
 from sglang.srt.speculative.glance.refusal import Refusal
 
 DEFAULT_BUDGET = 32
@@ -81,7 +81,7 @@ def parse_head(head: Mapping[str, Any], target: Mapping[str, Any]) -> GlanceConf
     taps = _parse_taps(field("target_layer_ids"), target["num_hidden_layers"])
     _check_sizes(head, field("num_target_layers"), target)
     check_layers(head)
-    check_rotation(head)
+    rotation(head)
     return GlanceConfig(
         block=block, budget=DEFAULT_BUDGET, topk=DEFAULT_TOPK, taps=taps, mask_token_id=mask_id
     )

@@ -166,9 +166,8 @@ def check_layers(head: Mapping[str, Any]) -> None:
     each other about it."""
     kinds, number = head.get("layer_types"), head["num_hidden_layers"]
     allowed = ("full_attention", "sliding_attention")
-    if kinds is not None and (
-        not isinstance(kinds, list) or len(kinds) != number or set(kinds) - set(allowed)
-    ):
+    listed = isinstance(kinds, list) and len(kinds) == number
+    if kinds is not None and not (listed and all(kind in allowed for kind in kinds)):
         fail("layer_types", kinds, f"{number} of {allowed}", "copy it from the trained head")
     slides, window = "sliding_attention" in (kinds or ()), head.get("sliding_window")
     switch, causal = head.get("use_sliding_window"), head.get("is_causal")

@@ -26,17 +26,17 @@ KINDS = {
 _MEND = "copy it from the trained head"
 
 
-def check_rotation(head: Mapping[str, Any]) -> None:
-    """Refuse a rotation that SGLang would not serve as it was trained."""
+def rotation(head: Mapping[str, Any]) -> tuple[str, float]:
+    """Kind and base of the table. Refuses one that SGLang would not serve as it was trained."""
     name, rope = _rope(head)
     if "mrope_section" in rope:
         mend = "the head runs on plain 1-D positions; drop the target's M-RoPE block"
         fail(name, rope, "no mrope_section", mend)
     kind = rope.get("rope_type", rope.get("type", "default"))
-    if kind not in KINDS or rope.get("type", kind) != kind:
+    if kind not in tuple(KINDS) or rope.get("type", kind) != kind:
         fail(name, rope, f"a rope_type of {tuple(KINDS)}", "heads with others are not supported")
     given = {key for key, value in rope.items() if value is not None}
-    if rope.get("partial_rotary_factor") == 1:
+    if rope.get("partial_rotary_factor") == 1:  # the whole head, as without
         given.remove("partial_rotary_factor")
     if unread := sorted(given - _ALWAYS - KINDS[kind]):
         fail(f"{name}.{unread[0]}", rope[unread[0]], f"no such key beside {kind!r}", _MEND)
@@ -47,6 +47,7 @@ def check_rotation(head: Mapping[str, Any]) -> None:
         fail("rope_theta", thetas[0] if thetas else None, "a positive number", _MEND)
     if thetas[0] != thetas[-1]:
         fail("rope_theta", thetas[0], f"{thetas[-1]!r} as in {name}", "keep the trained one")
+    return kind, float(thetas[0])
 
 
 def _rope(head: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
