@@ -35,8 +35,8 @@ USED = {
     *("layer_types", "sliding_window", "use_sliding_window", "is_causal"),
     *("draft_vocab_size", "dtype", "torch_dtype", "quantization_config"),
 }
+# Fields that neither reads, by the reason why they change nothing.
 HARMLESS = {
-    # reason: fields
     "training reads it, serving does not": ("attention_dropout", "initializer_range"),
     "embedding and LM head are the target's": ("tie_word_embeddings",),
     "the target says which token ends an answer": (
@@ -92,11 +92,10 @@ def check_names(head: Mapping[str, Any], dflash: Mapping[str, Any]) -> None:
     for prefix, fields in (("", head), ("dflash_config.", dflash)):
         for name, got in fields.items():
             if name in BOUND and got is not None and not _among(got, BOUND[name]):
-                only = " or ".join(map(repr, BOUND[name][:1]))
                 fail(
                     f"{prefix}{name}",
                     got,
-                    f"{only}, or absent",
+                    f"{BOUND[name][0]!r}, or absent",
                     "GLANCE serves plain DFlash heads, and this one computes something else",
                 )
         _refuse_unknown(prefix, fields, known[prefix])
