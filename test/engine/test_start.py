@@ -24,7 +24,7 @@ def test_defaults(glance: Server) -> None:
 
 
 def test_the_log_says_what_the_heads_layers_do(glance: Server) -> None:
-    assert "head of 3 layers, full attention, not causal;" in glance.log.read_text()
+    assert "drafts with 3 layers, full attention, not causal in the block" in glance.log.read_text()
 
 
 def test_overlap_is_off_on_a_cpu(glance: Server) -> None:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from sglang.srt.layers.radix_attention import AttentionType
 from sglang.srt.speculative.glance.engine.start.started import check_built
-from sglang.srt.speculative.glance.head_fields import HeadLayer
+from sglang.srt.speculative.glance.head_config import LayerAttention
 from sglang.srt.speculative.glance.refusal import Unavailable
 
 FULL, SLIDING = (-1, AttentionType.ENCODER_ONLY), (63, AttentionType.DECODER)
@@ -19,8 +19,8 @@ def built(*layers: tuple[int, AttentionType]) -> SimpleNamespace:
 
 
 def test_as_expected() -> None:
-    check_built(built(FULL, FULL), [HeadLayer(None, False)] * 2)
-    check_built(built(SLIDING, FULL), [HeadLayer(64, True), HeadLayer(None, False)])
+    check_built(built(FULL, FULL), [LayerAttention(None, False)] * 2)
+    check_built(built(SLIDING, FULL), [LayerAttention(64, True), LayerAttention(None, False)])
 
 
 @pytest.mark.parametrize(
@@ -28,4 +28,4 @@ def test_as_expected() -> None:
 )
 def test_otherwise(layers: tuple) -> None:
     with pytest.raises(Unavailable, match="expected 2 layers, full attention, not causal"):
-        check_built(built(*layers), [HeadLayer(None, False)] * 2)
+        check_built(built(*layers), [LayerAttention(None, False)] * 2)

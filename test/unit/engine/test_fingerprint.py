@@ -11,8 +11,8 @@ from builders.heads import config_of
 from builders.targets import copy_in_dtype, other_weights
 from safetensors.torch import load_file, save_file
 from sglang.glance.shipped import HEAD, READER
-from sglang.srt.speculative.glance.config import trained_target
 from sglang.srt.speculative.glance.fingerprint import fingerprint
+from sglang.srt.speculative.glance.head_config import trained_target
 
 WEIGHTS = {
     "embed": torch.arange(32 * 300).view(32, 300) / 7,

@@ -22,8 +22,8 @@ from sglang.glance.train.data import Row, kept
 from sglang.glance.train.generate import missing
 from sglang.glance.train.objective import default_taps, head_config, mask_token
 from sglang.glance.train.target import read_config
-from sglang.srt.speculative.glance.config import parse_head, trained_target
 from sglang.srt.speculative.glance.fingerprint import fingerprint
+from sglang.srt.speculative.glance.head_config import parse_head, trained_target
 
 GOOD = {"image": "form.png", "prompt": "Read all lines."}
 ANSWER = [5, 6, 7]

@@ -19,8 +19,8 @@ from sglang.glance.train.blocks import TappedRow
 from sglang.glance.train.data import Row, kept
 from sglang.glance.train.generate import generate
 from sglang.glance.train.taps import CacheKey, TapCache
-from sglang.srt.speculative.glance.config import parse_head
 from sglang.srt.speculative.glance.engine.start.checkpoint import check_weights
+from sglang.srt.speculative.glance.head_config import parse_head
 
 KEY = CacheKey("reader", "float32", (0, 1), "hash")
 

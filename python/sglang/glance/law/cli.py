@@ -48,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
     if options.parallel < 1 or options.max_tokens < 2:
         parser.error("--parallel must be at least 1, --max-tokens at least 2")
     if options.plot and find_spec("matplotlib") is None:
-        parser.error("--plot needs the package matplotlib: pip install matplotlib")
+        parser.error("--plot needs the package matplotlib: pip install 'sglang-glance[law]'")
     if options.plot and options.plot.suffix not in PLOTS:
         parser.error(f"--plot: got {options.plot}, expected a name that ends in {', '.join(PLOTS)}")
     if not options.rows:

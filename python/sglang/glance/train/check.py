@@ -14,11 +14,11 @@ from sglang.glance.prompts.rows import InputError, Prompt, load_numbered, load_p
 from sglang.glance.train import eagle3
 from sglang.glance.train.data import Row
 from sglang.glance.train.objective import default_taps, head_config, mask_token
-from sglang.srt.speculative.glance.config import parse_head
 from sglang.srt.speculative.glance.engine.start.checkpoint import check_weights
 from sglang.srt.speculative.glance.fingerprint import fingerprint
-from sglang.srt.speculative.glance.head_fields import HeadConfigError
+from sglang.srt.speculative.glance.head_config import parse_head
 from sglang.srt.speculative.glance.head_rotation import rotation
+from sglang.srt.speculative.glance.refusal import HeadConfigError
 
 DEFAULT_BLOCK, DEFAULT_LAYERS, DEFAULT_CHAIN = 16, 5, 9
 DEFAULT_CONTEXT = 4096  # tokens, where the target does not end earlier
@@ -187,7 +187,6 @@ def _initial(options: argparse.Namespace, text: Any) -> dict[str, Any]:
     kind, theta = rotation(head)
     refused = {
         "attention_bias": head.get("attention_bias"),
-        "quantization_config": head.get("quantization_config"),
         f"rope_type {kind!r}": kind != "default",
     }
     if bad := [name for name, got in refused.items() if got]:

@@ -11,10 +11,15 @@ from typing import Any
 import msgspec
 from safetensors import SafetensorError, safe_open
 from sglang.glance.check.doctor.findings import Row
-from sglang.srt.speculative.glance.config import GlanceConfig, parse_head, trained_target
+from sglang.srt.speculative.glance.config import GlanceConfig
 from sglang.srt.speculative.glance.engine.start.checkpoint import check_weights
 from sglang.srt.speculative.glance.fingerprint import fingerprint
-from sglang.srt.speculative.glance.head_fields import describe, head_layers
+from sglang.srt.speculative.glance.head_config import (
+    describe_layers,
+    layer_attention,
+    parse_head,
+    trained_target,
+)
 
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
@@ -81,8 +86,8 @@ def _fit(target: Path, folder: Path, head: dict[str, Any], text: dict[str, Any])
     except ValueError as error:
         return Row("fit", str(error), False)
     taps = ", ".join(map(str, config.taps))
-    layers = describe(head_layers(head))
-    detail = f"block {config.block}, taps {taps}, mask id {config.mask_token_id}; {layers}; finite"
+    detail = f"block {config.block}, taps {taps}, mask id {config.mask_token_id}, "
+    detail += f"{describe_layers(layer_attention(head))}; finite"
     trained = trained_target(head)
     if trained is not None and fingerprint(target) not in (None, trained):
         other = "the head was trained for another target: exact, and slow"

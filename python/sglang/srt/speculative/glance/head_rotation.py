@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sglang.srt.speculative.glance.head_fields import fail
+from sglang.srt.speculative.glance.refusal import refuse_field as fail
 
 _ALWAYS = {"rope_type", "type", "rope_theta"}
 _SCALED = {"factor", "original_max_position_embeddings"}

@@ -5,12 +5,12 @@ is merely installed, takes SGLang's own functions. The only exceptions are the f
 ``OUR_OPS``: they belong to this project's ``sgl_kernel`` and act wherever that package serves
 SGLang's CPU path.
 
-Adjustments of an instance live where the instance is made, in a GLANCE server's worker: the capture
-setter (``capture.py``), the head on a CPU (``cpu_head.py``), the weight updater of the head
-(``weights.py``), the graph runner of the target (``round/graphs.py``) and the page tables of an
-attention backend (``round/window.py``). No hook replaces a property: ``start/started.py`` sets that
-of ``Req``. ``start/args.py`` and ``start/backends.py`` wrap a step each of argument resolution, in
-the way that SGLang offers to plugins.
+What is adjusted on one object only is adjusted where that object is made, in a GLANCE server's
+worker: the target's capture setter in ``capture.py``, the head on a CPU in ``cpu_head.py``, the
+weight updater of the head in ``weights.py``, the target's graph runner in ``round/graphs.py``, an
+attention backend's page tables in ``round/window.py``. SGLang's hooks replace no property:
+``start/started.py`` sets ``Req.is_prefill_only``. ``start/args.py`` and ``start/backends.py`` each
+wrap one step of argument resolution, which SGLang offers to plugins.
 """
 
 from __future__ import annotations

@@ -10,14 +10,18 @@ from typing import Any
 
 import torch
 from sglang.srt.arg_groups.overrides import record_foreign_defaults, resolving_view
-from sglang.srt.speculative.glance.config import GlanceConfig, trained_target
+from sglang.srt.speculative.glance.config import GlanceConfig
 from sglang.srt.speculative.glance.engine.start import survey
 from sglang.srt.speculative.glance.engine.start.backends import verify_backend
 from sglang.srt.speculative.glance.engine.start.checkpoint import check_weights
 from sglang.srt.speculative.glance.engine.start.models import Models, load_config, read_models
 from sglang.srt.speculative.glance.engine.start.survey import TREE_BACKENDS
 from sglang.srt.speculative.glance.fingerprint import fingerprint
-from sglang.srt.speculative.glance.head_fields import describe, head_layers
+from sglang.srt.speculative.glance.head_config import (
+    describe_layers,
+    layer_attention,
+    trained_target,
+)
 from sglang.srt.speculative.glance.refusal import Refusal, refuse
 
 logger = logging.getLogger(__name__)
@@ -66,6 +70,8 @@ def check(args: Any) -> None:
     device = _device(args)
     if device not in TREE_BACKENDS:
         refuse("--device", device, f"one of {sorted(TREE_BACKENDS)}")
+    if (mix := survey.kernel_mix()) is not None:
+        raise Refusal(f"GLANCE cannot start: {mix}")
     if device == "cpu" and (problem := survey.cpu_path_problem()) is not None:
         raise Refusal(f"GLANCE cannot run on this CPU: {problem}")
     if args.speculative_draft_model_path is None:
@@ -195,12 +201,12 @@ def settle(args: Any) -> None:
     if _device(args) == "cpu":
         args.disable_overlap_schedule = True
     logger.info(
-        "GLANCE: block=%d budget=%d topk=%d taps=%s, head of %s; %s verifies, %s drafts",
+        "GLANCE: block=%d budget=%d topk=%d taps=%s, %s verifies, %s drafts with %s",
         config.block,
         config.budget,
         config.topk,
         config.taps,
-        describe(head_layers(models.head)),
         verify_backend(args),
         args.speculative_draft_attention_backend,
+        describe_layers(layer_attention(models.head)),
     )

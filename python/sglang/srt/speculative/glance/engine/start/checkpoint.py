@@ -44,23 +44,24 @@ def expected_shapes(head: Mapping[str, Any], num_taps: int) -> dict[str, tuple[i
         "mlp.up_proj": (inner, hidden),
         "mlp.down_proj": (hidden, inner),
     }
-    biased = {"q_proj": q, "k_proj": kv, "v_proj": kv, "o_proj": hidden}
-    biases = {f"self_attn.{name}.bias": (rows,) for name, rows in biased.items()}
+    biases = {"q_proj": (q,), "k_proj": (kv,), "v_proj": (kv,), "o_proj": (hidden,)}
     shapes = {"fc.weight": (hidden, num_taps * hidden), "hidden_norm.weight": (hidden,)}
     for number in range(head["num_hidden_layers"]):
         shapes |= {f"layers.{number}.{name}.weight": shape for name, shape in layer.items()}
         if head.get("attention_bias"):
-            shapes |= {f"layers.{number}.{name}": shape for name, shape in biases.items()}
+            shapes |= {
+                f"layers.{number}.self_attn.{name}.bias": shape for name, shape in biases.items()
+            }
     return shapes | {"norm.weight": (hidden,)}
 
 
 def check_weights(folder: Path, head: Mapping[str, Any], num_taps: int) -> None:
     """Raise :class:`Refusal` that names the file or tensor which cannot be served.
 
-    Folders without safetensors and quantised heads are left to the host's loader.
+    Folders without safetensors are left to the host's loader.
     """
     files = sorted(folder.glob("*.safetensors"))
-    if not files or head.get("quantization_config"):
+    if not files:
         return
     wanted, found = expected_shapes(head, num_taps), set()
     for path in files:

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sglang.srt.speculative.glance.config import GlanceConfig, parse_head, resolve
+from sglang.srt.speculative.glance.config import GlanceConfig, resolve
+from sglang.srt.speculative.glance.head_config import parse_head
 from sglang.srt.speculative.glance.refusal import Refusal, refuse
 
 SUPPORTED_ARCHITECTURES = ("Qwen3VLForConditionalGeneration", "Qwen2_5_VLForConditionalGeneration")

@@ -26,16 +26,20 @@ from sglang.srt.speculative.glance.engine.round.inputs import GlanceDraftInput
 from sglang.srt.speculative.glance.engine.round.verify import TreeVerifier
 from sglang.srt.speculative.glance.engine.round.window import Window, widen
 from sglang.srt.speculative.glance.engine.start.models import load_config, read_models
-from sglang.srt.speculative.glance.head_fields import HeadLayer, describe, head_layers
+from sglang.srt.speculative.glance.head_config import (
+    LayerAttention,
+    describe_layers,
+    layer_attention,
+)
 from sglang.srt.speculative.glance.kernels.select import ops_for, warm
 from sglang.srt.speculative.glance.refusal import Unavailable
 
 
-def check_built(draft_model: Any, expected: list[HeadLayer]) -> None:
+def check_built(draft_model: Any, expected: list[LayerAttention]) -> None:
     """SGLang's layers attend as the start-up line says. Its window counts the tokens before."""
     attentions = [layer.self_attn for layer in draft_model.layers]
     built = [
-        HeadLayer(
+        LayerAttention(
             None if a.sliding_window_size < 0 else a.sliding_window_size + 1,
             a.attn_type == AttentionType.DECODER,
         )
@@ -43,8 +47,8 @@ def check_built(draft_model: Any, expected: list[HeadLayer]) -> None:
     ]
     if built != expected:
         raise Unavailable(
-            f"SGLang built a head of {describe(built)}, expected {describe(expected)} from its "
-            "config.json"
+            f"SGLang built a head of {describe_layers(built)}, expected "
+            f"{describe_layers(expected)} from its config.json"
         )
 
 
@@ -61,7 +65,7 @@ class StartedWorker(DFlashWorkerV2):
         use_verify_graphs(target_worker.model_runner)
         with self._draft_leaves():
             super().__init__(server_args, gpu_id, nccl_port, target_worker)
-        check_built(self.draft_model, head_layers(models.head))
+        check_built(self.draft_model, layer_attention(models.head))
         self.speculative_num_draft_tokens = self.config.budget
         on_cpu = self.device == "cpu"
         if on_cpu:
