@@ -24,9 +24,9 @@ help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 ifeq ($(DEVICE),cuda)
-setup: $(STAMP)-glance  ## build .venv: SGLang, its ops for this machine, GLANCE
+setup: $(STAMP)-done  ## build .venv: SGLang, its ops for this machine, GLANCE
 else
-setup: ; @$(MAKE) --no-print-directory --silent -j2 $(STAMP)-kernel $(STAMP)-glance
+setup: ; @$(MAKE) --no-print-directory --silent -j2 $(STAMP)-done
 endif
 
 demo: setup  ## start the server twice, plain and GLANCE, ask both about pictures, compare
@@ -113,6 +113,10 @@ endif
 $(STAMP)-glance: python/pyproject.toml python/sglang_glance.py | $(STAMP)-sglang
 	@echo "setup: python/"
 	@$(PIP) $(BUILD) ./python
+	@touch $@
+
+$(STAMP)-done: $(STAMP)-glance $(if $(filter cpu,$(DEVICE)),$(STAMP)-kernel)
+	@echo "setup: done; see it with make demo"
 	@touch $@
 
 $(STAMP)-dev: requirements/dev.txt | $(STAMP)-glance

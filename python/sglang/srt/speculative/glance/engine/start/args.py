@@ -44,6 +44,8 @@ REQUIRED = {
     "enable_lora": False,
     "lora_paths": None,
     "enable_pdmux": False,
+    "enable_return_hidden_states": False,  # the tapped states occupy that output
+    "return_hidden_states_mode": None,
     "enable_two_batch_overlap": False,
     "enable_unified_memory": False,
     "enable_watermark": False,
