@@ -112,6 +112,7 @@ def lying_urls() -> Iterator[Member]:
     yield shown("path-missing", "/nowhere/picture.png")
     yield shown("path-folder", "/tmp")
     yield shown("path-text-file", "/etc/hostname")
+    yield shown("path-failing-disk", "/proc/self/mem")  # it opens, and a read is EIO
     yield shown("file-missing", "file:///nowhere/picture.png")
     yield shown("http-refused", "http://127.0.0.1:9/picture.png")
     yield shown("ftp", "ftp://127.0.0.1/picture.png")

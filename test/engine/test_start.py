@@ -23,6 +23,10 @@ def test_defaults(glance: Server) -> None:
     assert info["speculative_dflash_block_size"] == 16
 
 
+def test_the_log_says_what_the_heads_layers_do(glance: Server) -> None:
+    assert "drafts with 3 layers, full attention, not causal in the block" in glance.log.read_text()
+
+
 def test_overlap_is_off_on_a_cpu(glance: Server) -> None:
     """The CPU path has no second stream: overlap must not be left half on."""
     assert glance.get("/server_info").json()["disable_overlap_schedule"] is True

@@ -50,6 +50,16 @@ def test_heads_made_by_hand_are_whole(tmp_path: Path) -> None:
     check(constant_head(config, READER, tmp_path / "constant", [5, 6]))
 
 
+def test_biases_that_the_config_asks_for_are_demanded(tmp_path: Path) -> None:
+    config = config_for(READER, mask_token_id=MASK) | {"attention_bias": True}
+    check(random_head(config, tmp_path / "biased"))
+    shutil.copytree(HEAD, tmp_path / "plain")
+    plain = config_of(HEAD) | {"attention_bias": True}
+    (tmp_path / "plain" / "config.json").write_text(json.dumps(plain))
+    with pytest.raises(ValueError, match=r"lacks 12 of 48 tensors, 'layers\.0\.self_attn"):
+        check(tmp_path / "plain")
+
+
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 def test_a_value_that_is_not_finite(rewritten: Callable, value: float) -> None:
     def spoil(weights: Weights) -> None:

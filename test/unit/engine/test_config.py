@@ -1,21 +1,27 @@
 """What a head's ``config.json`` and the flags may say, and the field or flag each refusal names."""
 
 import copy
+import json
 
 import pytest
 import torch
+from builders.heads import config_for
+from builders.shipped import MASK
+from sglang.glance.shipped import HEAD as HEAD_FOLDER
+from sglang.glance.shipped import READER
+from sglang.srt.layers.rotary_embedding.factory import get_rope
 from sglang.srt.speculative.glance.config import DEFAULT_BUDGET, DEFAULT_TOPK, GlanceConfig, resolve
-from sglang.srt.speculative.glance.head_config import (
-    HeadConfigError,
-    describe_layers,
-    layer_attention,
-    parse_head,
-)
+from sglang.srt.speculative.glance.head_config import describe_layers, layer_attention, parse_head
+from sglang.srt.speculative.glance.refusal import HeadConfigError
+from sglang.srt.utils.hf_transformers_utils import get_rope_config
+from transformers import Qwen3Config
+from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
 
 TARGET = {"num_hidden_layers": 36, "hidden_size": 2560, "vocab_size": 151936}
 # The layout of public DFlash heads: two keys in `dflash_config`, the rest at the top level.
 HEAD = {
     "architectures": ["DFlashDraftModel"],
+    "model_type": "qwen3",
     "block_size": 16,
     "dflash_config": {"mask_token_id": 151669, "target_layer_ids": [1, 9, 17, 25, 33]},
     "num_target_layers": 36,
@@ -25,6 +31,7 @@ HEAD = {
     "num_attention_heads": 32,
     "num_key_value_heads": 8,
     "head_dim": 128,
+    "max_position_embeddings": 40960,
     "rope_theta": 1000000,
     "rope_scaling": None,
     "tie_word_embeddings": True,
@@ -43,6 +50,11 @@ def head(**changes):
 def dflash(**changes):
     fields = {**HEAD["dflash_config"], **changes}
     return head(dflash_config={k: v for k, v in fields.items() if v is not ABSENT})
+
+
+def written_by_transformers() -> dict:
+    """Every field that transformers puts into a Qwen3's config, as a hub gives it."""
+    return Qwen3Config(**head()).to_dict()
 
 
 def parsed() -> GlanceConfig:
@@ -83,6 +95,14 @@ def test_public_layout_parses():
         head(rope_scaling={"type": "linear", "factor": 4.0}),
         head(attention_dropout=0.1, transformers_version="5.2.0", torch_dtype="bfloat16"),
         dflash(num_target_layers=36, block_size=16, selector_rank=0, projector_type=None),
+        head(model_type="qwen3_vl_text"),
+        head(rope_scaling={"rope_type": "default", "rope_theta": 1000000.0}),
+        head(rope_parameters={"rope_type": "default", "partial_rotary_factor": 1.0}),
+        head(sliding_window=None, rms_norm_eps=1e-5, attention_bias=True),
+        head(mask_token_id=151669, block_size=16, target_layer_ids=[1, 9, 17, 25, 33]),
+        head(output_multiplier=1, attention_sink_bias=False, partial_rotary_factor=1.0),
+        dflash(causal=False, use_swa=False, swa_window_size=None, attention_mode="gqa"),
+        written_by_transformers(),
         head(glance_config={}),
         head(glance_config={"target_fingerprint": "0a1b"}),
         head(glance_config={"target_fingerprint": None}),
@@ -148,6 +168,44 @@ def test_other_layouts_mean_the_same(layout):
             head(rope_parameters={"full_attention": {"rope_type": "default"}}),
             "rope_parameters",
         ),
+        (head(rope_scaling={"rope_type": ["yarn"]}), "rope_scaling"),
+        (head(rope_scaling={"rope_type": "yarn"}), "rope_scaling.factor"),
+        (head(rope_scaling={"rope_type": "yarn", "type": "linear", "factor": 2}), "rope_scaling"),
+        (
+            head(rope_scaling={"rope_type": "yarn", "factor": 4.0, "attention_factor": 1.2}),
+            "rope_scaling.attention_factor",
+        ),
+        (head(rope_scaling={"rope_type": "default", "factor": 4.0}), "rope_scaling.factor"),
+        (head(rope_scaling="yarn"), "rope_scaling"),
+        (
+            head(rope_scaling={"type": "linear", "factor": 2}, rope_parameters={"type": "default"}),
+            "rope_scaling",
+        ),
+        (head(rope_parameters={"rope_type": "default", "rope_theta": 5e5}), "rope_theta"),
+        (
+            head(rope_parameters={"rope_type": "default", "partial_rotary_factor": 0.5}),
+            "rope_parameters.partial_rotary_factor",
+        ),
+        (head(rope_theta=ABSENT), "rope_theta"),
+        (head(rope_theta="1e6"), "rope_theta"),
+        (head(layer_types="full_attention"), "layer_types"),
+        (head(layer_types=[["full_attention"]] * 5), "layer_types"),
+        (head(use_sliding_window=True), "use_sliding_window"),
+        (head(is_causal=0), "is_causal"),
+        (dflash(causal=True), "dflash_config.causal"),
+        (dflash(use_swa=True, swa_window_size=512), "dflash_config.swa_window_size"),
+        (head(input_embedding_scale=True), "input_embedding_scale"),
+        (head(input_embedding_scale=0), "input_embedding_scale"),
+        (head(rms_norm_eps=0), "rms_norm_eps"),
+        (head(attention_bias="no"), "attention_bias"),
+        (head(head_dim=ABSENT), "head_dim"),
+        (head(max_position_embeddings=ABSENT), "max_position_embeddings"),
+        (head(architectures=["DFlash2DraftModel"]), "architectures"),
+        (head(architectures=ABSENT), "architectures"),
+        (head(model_type="gemma3_text"), "model_type"),
+        (head(text_config={"hidden_size": 2560}), "text_config"),
+        (head(mask_token_id=5), "mask_token_id"),
+        (dflash(markov_rank=256), "markov_rank"),
         (head(use_gemma_norm=True), "use_gemma_norm"),
         (head(partial_rotary_factor=0.5), "partial_rotary_factor"),
         (head(is_neox_style=False), "is_neox_style"),
@@ -222,43 +280,50 @@ def test_impossible_flag_is_named(flags, name):
 
 
 def test_the_log_says_what_the_layers_attend_to():
-    assert describe_layers(HEAD) == "5 layers, full attention, not causal in the block"
+    assert (
+        describe_layers(layer_attention(HEAD))
+        == "5 layers, full attention, not causal in the block"
+    )
     mixed = head(layer_types=["sliding_attention", *["full_attention"] * 4], sliding_window=512)
     layers = layer_attention(mixed)
     assert [(layer.window, layer.causal) for layer in layers] == [(512, True)] + [(None, False)] * 4
-    assert describe_layers(mixed).startswith(
+    assert describe_layers(layers).startswith(
         "layer 0: a window of 512, causal in the block; layer 1: full attention, not causal"
     )
+    plain = layer_attention({**mixed, "is_causal": False})
+    assert [layer.causal for layer in plain] == [False] * 5
+
+
+def test_shipped_and_hand_made_heads_parse():
+    text = json.loads((READER / "config.json").read_text())["text_config"]
+    for config in (json.loads((HEAD_FOLDER / "config.json").read_text()), config_for(READER, MASK)):
+        assert parse_head(config, text).taps == (0, 1, 2, 3, 4)
 
 
 @pytest.mark.parametrize(
-    "scaling",
+    "rope",
     [
-        None,
-        {"type": "linear", "factor": 4.0},
-        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024},
+        {"rope_type": "default"},
+        {"rope_type": "linear", "factor": 3.0},
+        {"rope_type": "yarn", "factor": 4.0},
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 128},
+        {"rope_type": "yarn", "factor": 2.0, "beta_fast": 16, "beta_slow": 2, "truncate": False},
+        {"rope_type": "yarn", "factor": 8.0, "mscale": 1.0, "mscale_all_dim": 0.5},
         {
-            "rope_type": "llama3",
-            "factor": 8.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 1024,
+            **{"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0},
+            **{"high_freq_factor": 4.0, "original_max_position_embeddings": 128},
         },
     ],
-    ids=lambda scaling: "default" if scaling is None else next(iter(scaling.values())),
+    ids=lambda rope: "-".join(map(str, rope.values())),
 )
-def test_the_head_is_rotated_as_transformers_rotates(scaling):
-    """The kinds of ``rope_scaling`` that are accepted are used, with transformers' angles."""
-    from sglang.srt.layers.rotary_embedding import get_rope
-    from sglang.srt.utils.hf_transformers_utils import get_rope_config
-    from transformers import Qwen3Config
-    from transformers.models.qwen3.modeling_qwen3 import Qwen3RotaryEmbedding
-
-    sizes = {"hidden_size": 256, "num_attention_heads": 4, "head_dim": 64}
-    config = Qwen3Config(
-        rope_theta=1e4, rope_scaling=scaling, max_position_embeddings=4096, **sizes
-    )
-    theta, rope = get_rope_config(config)
-    ours = get_rope(64, 64, 4096, theta, True, rope).cos_sin_cache[:4096]
-    cos, sin = Qwen3RotaryEmbedding(config)(torch.zeros(1), torch.arange(4096)[None])
-    torch.testing.assert_close(ours, torch.cat([cos[0, :, :32], sin[0, :, :32]], dim=-1))
+def test_a_scaled_rotation_is_the_same_in_sglang_and_where_heads_are_trained(rope):
+    """SGLang's table, built as its draft model builds it, against transformers'."""
+    config = Qwen3Config(**head(rope_scaling=rope, max_position_embeddings=256))
+    parse_head(head(rope_scaling=rope), TARGET)
+    theta, scaling = get_rope_config(config)
+    table = get_rope(
+        128, rotary_dim=128, max_position=256, base=theta, rope_scaling=scaling, dtype=torch.float32
+    ).cos_sin_cache[:256]
+    angles = Qwen3RotaryEmbedding(config)(torch.zeros(1), torch.arange(256)[None])
+    cos, sin = (half[0, :, :64] for half in angles)
+    torch.testing.assert_close(table, torch.cat([cos, sin], dim=-1), rtol=1e-5, atol=2e-5)

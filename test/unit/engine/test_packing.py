@@ -9,7 +9,11 @@ import pytest
 import sgl_kernel
 import torch
 from sglang.srt.layers import amx_utils
-from sglang.srt.speculative.glance.engine.host.adjustments import lm_head_by_rows, packs_weight
+from sglang.srt.speculative.glance.engine.host.adjustments import (
+    lm_head_by_rows,
+    on_our_cpu_ops,
+    packs_weight,
+)
 
 
 def host(weight: torch.Tensor) -> bool:
@@ -18,9 +22,10 @@ def host(weight: torch.Tensor) -> bool:
 
 def test_float32_too_where_the_ops_are_ours(monkeypatch) -> None:
     weights = [torch.empty(16, 32, dtype=t) for t in (torch.bfloat16, torch.float32, torch.float64)]
+    assert on_our_cpu_ops()
     assert [packs_weight(host, w) for w in weights] == [True, True, False]
     monkeypatch.delattr(sgl_kernel, "USES_TWINS")
-    assert [packs_weight(host, w) for w in weights] == [True, False, False]
+    assert not on_our_cpu_ops()
 
 
 def test_a_layer_of_the_host_takes_the_packed_product(monkeypatch) -> None:

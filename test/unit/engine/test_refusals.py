@@ -9,14 +9,18 @@ from types import SimpleNamespace
 
 import pytest
 import requests
-from PIL import Image, UnidentifiedImageError
-from sglang.srt.sampling.custom_logit_processor import DisallowedTokensLogitsProcessor
+from PIL import Image
+from sglang.srt.managers.io_struct import GenerateReqInput
+from sglang.srt.sampling.custom_logit_processor import (
+    CustomLogitProcessor,
+    DisallowedTokensLogitsProcessor,
+)
 from sglang.srt.sampling.sampling_params import SamplingParams
-from sglang.srt.speculative.glance.engine.host.adjustments import unreadable_is_refused
 from sglang.srt.speculative.glance.engine.host.refusals import (
     ends_the_server,
     logprobs_out_of_range,
     scores_several_places,
+    unreadable_is_refused,
 )
 
 
@@ -110,64 +114,111 @@ def test_logprobs_in_range(obj: SimpleNamespace) -> None:
     assert logprobs_out_of_range(obj, 512) is None
 
 
-async def reads(manager: object, obj: object) -> str:
-    if isinstance(obj, BaseException):
-        raise obj
-    return "tokens"
+def one_request(**fields: object) -> GenerateReqInput:
+    return GenerateReqInput(text="Read.", sampling_params={"temperature": 0}, **fields)
 
 
-def read(algorithm: str | None, obj: object) -> str:
-    args = SimpleNamespace(speculative_algorithm=algorithm)
-    return asyncio.run(unreadable_is_refused(reads, SimpleNamespace(server_args=args), obj))
+def read(obj: GenerateReqInput, error: Exception | None = None) -> str:
+    """Through the hook, from a host that raises ``error`` over the request."""
+
+    async def reads(manager: object, obj: object) -> str:
+        if error is not None:
+            raise error
+        return "tokens"
+
+    return asyncio.run(unreadable_is_refused(reads, None, obj))
+
+
+def opened(path: str) -> OSError:
+    """What this machine raises for a file."""
+    with pytest.raises(OSError) as raised, open(path, "rb") as file:
+        file.read()
+    return raised.value
+
+
+def no_answer() -> Exception:
+    with pytest.raises(requests.RequestException) as raised:
+        requests.get("http://127.0.0.1:9/picture.png", timeout=1)
+    return raised.value
+
+
+LONG = "/9j/" + "A" * 5000  # base64 of a JPEG: the host takes it for a path
 
 
 @pytest.mark.parametrize(
-    "error",
+    ("picture", "error"),
     [
-        FileNotFoundError(errno.ENOENT, "no such file", "x.png"),
-        PermissionError(errno.EACCES, "not allowed", "/etc/shadow"),
-        IsADirectoryError(errno.EISDIR, "a folder", "/tmp"),
-        OSError(errno.ENAMETOOLONG, "name too long", "x" * 300),
-        UnidentifiedImageError("cannot identify image file"),
-        OSError("image file is truncated"),
-        requests.ConnectionError("no such host"),
-        Image.DecompressionBombError("too many pixels"),
-        re.error("unterminated group"),
+        ("/nowhere/picture.png", opened("/nowhere/picture.png")),
+        ("file:///nowhere/my%20picture.png", opened("/nowhere/my picture.png")),
+        ({"url": "/tmp"}, opened("/tmp")),
+        ("/etc/hostname/picture.png", opened("/etc/hostname/picture.png")),
+        (LONG, opened(LONG)),
+        ("http://127.0.0.1:9/picture.png", no_answer()),
+        ("data:image/png;base64,AAAA", Image.DecompressionBombError("400000000 pixels")),
+        (None, re.error("missing )")),
     ],
-    ids=lambda error: f"{type(error).__name__}-{getattr(error, 'errno', None)}",
+    ids=lambda value: type(value).__name__,
 )
-def test_what_a_request_names_and_cannot_be_read_is_refused(error: Exception) -> None:
-    with pytest.raises(ValueError, match=f"cannot be read: {type(error).__name__}: "):
-        read("GLANCE", error)
-    with pytest.raises(type(error)) as plain:  # a server of another algorithm answers as it does
-        read(None, error)
-    assert plain.value is error
+def test_what_the_client_causes_is_refused(picture: object, error: Exception) -> None:
+    with pytest.raises(ValueError, match=f"cannot be read: {type(error).__name__}: ") as refused:
+        read(one_request(image_data=[picture]), error)
+    assert refused.value.__cause__ is error and len(str(refused.value)) < 500
 
 
 @pytest.mark.parametrize(
     "error",
     [
-        OSError(errno.ENOSPC, "no space left on device"),
-        OSError(errno.EMFILE, "too many open files"),
-        OSError(errno.EIO, "input/output error"),
-        ConnectionResetError(errno.ECONNRESET, "reset by peer"),
+        OSError(errno.ENOSPC, "No space left on device", "/nowhere/picture.png"),
+        OSError(errno.EIO, "Input/output error"),
+        OSError(errno.EMFILE, "Too many open files", "/nowhere/picture.png"),
+        opened("/nowhere/tokenizer.json"),  # not what the request names
+        OSError("no errno at all"),
         MemoryError(),
-        TypeError("a bug"),
-        AttributeError("a bug"),
-        KeyError("a bug"),
-        IndexError("a bug"),
-        RuntimeError("a bug"),
-        AssertionError("a bug"),
-        ValueError("too long"),  # SGLang's own refusal, in its own words
+        TypeError("'NoneType' object is not subscriptable"),
+        AttributeError("no attribute 'get'"),
+        KeyError("pixel_values"),
+        IndexError("index 1 is out of bounds"),
+        RuntimeError("the processor pool is broken"),
     ],
-    ids=lambda error: f"{type(error).__name__}-{getattr(error, 'errno', None)}",
+    ids=repr,
 )
-def test_a_fault_of_the_machine_or_a_bug_stays_what_it_is(error: Exception) -> None:
-    for algorithm in ("GLANCE", None):
-        with pytest.raises(type(error)) as raised:
-            read(algorithm, error)
-        assert raised.value is error
+def test_a_fault_of_the_machine_or_of_the_code_stays_what_it_is(error: Exception) -> None:
+    with pytest.raises(type(error)) as raised:
+        read(one_request(image_data=["/nowhere/picture.png"]), error)
+    assert raised.value is error
 
 
-def test_a_request_that_can_be_read_is_read() -> None:
-    assert read("GLANCE", "request") == "tokens"
+def test_what_the_host_refuses_keeps_its_words() -> None:
+    with pytest.raises(ValueError, match="^too long$"):
+        read(one_request(), ValueError("too long"))
+
+
+@pytest.mark.parametrize("kept", [None, [], ["a.png"], [{"format": "processor_output"}], [[]]])
+def test_a_request_of_an_ordinary_shape_is_read(kept: object) -> None:
+    assert read(one_request(image_data=kept)) == "tokens"
+    assert read(one_request(image_data=["a.png"], video_data=[["frame.png"]])) == "tokens"
+
+
+@pytest.mark.parametrize("picture", [["a.png"], {"name": "a.png"}, {"url": ["a.png"]}])
+def test_what_is_no_picture_is_refused(picture: object) -> None:
+    with pytest.raises(ValueError, match="cannot be read: image_data: got a (list|dict)"):
+        read(one_request(image_data=[picture]))
+
+
+def test_parameters_of_another_request_are_refused() -> None:
+    obj = one_request()
+    obj.sampling_params = [{}, {}]
+    with pytest.raises(ValueError, match="cannot be read: sampling_params: got a list"):
+        read(obj)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(errno.ENOSPC, "No space left")])
+def test_a_fault_while_a_processor_is_read_stays_what_it_is(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def fails(text: str) -> None:
+        raise error
+
+    monkeypatch.setattr(CustomLogitProcessor, "from_str", fails)
+    with pytest.raises(type(error)):
+        ends_the_server(request(processor="{}"))

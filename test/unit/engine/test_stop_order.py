@@ -54,9 +54,9 @@ def request(stops: list[str], limit: int) -> Req:
     return req
 
 
-def take(req: Req, run: list[int], algorithm: str = "GLANCE") -> list[int]:
+def take(req: Req, run: list[int]) -> list[int]:
     """What the host does with an accepted run, in its order. Returns what is left of it."""
-    batch = SimpleNamespace(reqs=[req], spec_algorithm=SimpleNamespace(name=algorithm))
+    batch = SimpleNamespace(reqs=[req])
 
     def resolve(processor: None, result: None, batch: SimpleNamespace) -> list[list[int]]:
         req.kv.kv_committed_len += len(run)
@@ -218,14 +218,6 @@ def test_an_ignored_eos_ends_a_grammar_when_plain_decoding_notices(ids, keeps):
         assert len(ends[0][1]) == ids.index(EOS) + 2
 
 
-@pytest.mark.parametrize("algorithm", ["EAGLE3", "NGRAM"])
-def test_other_algorithms_keep_their_runs(algorithm):
-    req = request([], 8)
-    assert take(req, [0, EOS, 2, 3], algorithm) == [0, EOS, 2, 3]
-    assert req.finished_len == 2
-    assert req.kv.kv_committed_len == 4
-
-
 def test_an_id_outside_the_vocabulary_ends_the_run():
     req = request([], 8)
     assert take(req, [0, 77, 2, 3]) == [0, EOS]  # the host puts EOS in its place
@@ -242,7 +234,7 @@ def test_a_run_that_the_grammar_could_not_read_is_the_hosts_to_end():
 def test_a_request_that_is_over_keeps_its_end():
     req = request([], 8)
     take(req, [0, EOS, 2])
-    batch = SimpleNamespace(reqs=[req], spec_algorithm=SimpleNamespace(name="GLANCE"))
+    batch = SimpleNamespace(reqs=[req])
     assert cut_runs(lambda *_: [[4, 5]], None, None, batch) == [[4, 5]]  # under overlap
     assert ended(req) == ({"type": "stop", "matched": EOS}, [0, EOS])
 

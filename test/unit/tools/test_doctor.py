@@ -76,6 +76,11 @@ def test_verbose_and_json_have_all(found: list, capsys: pytest.CaptureFixture) -
     assert report["problems"] == [] and len(report["findings"]["surface"]) > 50
 
 
+def test_what_the_heads_layers_do_is_said() -> None:
+    fit = read_pair(READER, HEAD).rows[-1]
+    assert fit.ok and "3 layers, full attention, not causal" in fit.detail
+
+
 def test_the_head_of_another_kind_is_named() -> None:
     fit = {row.name: row for row in read_pair(READER, EAGLE3_HEAD).rows}["fit"]
     assert fit.ok is False and "dflash_config" in fit.detail

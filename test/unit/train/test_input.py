@@ -186,7 +186,7 @@ def test_an_initial_head(checked: Callable, tmp_path: Path) -> None:
         ("vocab_size", VOCAB + 1, f"--init: .*vocab_size: got {VOCAB + 1}, expected {VOCAB}"),
         ("hidden_size", 128, "--init: .*hidden_size"),
         ("attention_bias", True, "sets attention_bias"),
-        ("rope_scaling", {"rope_type": "yarn", "factor": 4.0}, "sets rope_scaling"),
+        ("rope_scaling", {"rope_type": "yarn", "factor": 4.0}, "sets rope_type 'yarn'"),
     ],
 )
 def test_an_initial_head_of_another_kind(

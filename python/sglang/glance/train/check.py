@@ -17,7 +17,9 @@ from sglang.glance.train.data import Row
 from sglang.glance.train.objective import default_taps, head_config, mask_token
 from sglang.srt.speculative.glance.engine.start.checkpoint import check_weights
 from sglang.srt.speculative.glance.fingerprint import fingerprint
-from sglang.srt.speculative.glance.head_config import HeadConfigError, parse_head
+from sglang.srt.speculative.glance.head_config import parse_head
+from sglang.srt.speculative.glance.head_rotation import rotation
+from sglang.srt.speculative.glance.refusal import HeadConfigError
 
 DEFAULT_BLOCK, DEFAULT_LAYERS, DEFAULT_CHAIN = 16, 5, 9
 DEFAULT_CONTEXT = 4096  # tokens, where the target does not end earlier
@@ -183,7 +185,7 @@ def _new(options: argparse.Namespace, text: Any, tokenizer: Any) -> dict[str, An
 
 
 def _initial(options: argparse.Namespace, text: Any) -> dict[str, Any]:
-    """The head's own config, with its sizes where this trainer and SGLang read them."""
+    """The head's own config, with its fields where this trainer and SGLang read them."""
     path = options.init / "config.json"
     try:
         head = json.loads(path.read_text())
@@ -193,16 +195,10 @@ def _initial(options: argparse.Namespace, text: Any) -> dict[str, Any]:
     if given:
         raise InputError(f"{', '.join(given)}: the head of --init has its own; leave it out")
     config = _parse(head, text, "--init")
-    rope = head.get("rope_parameters") or {}
-    theta = head.get("rope_theta") or rope.get("rope_theta")
-    scaling = head.get("rope_scaling") or {k: v for k, v in rope.items() if k != "rope_theta"}
-    scaling = {k: v for k, v in scaling.items() if v not in (None, "default")}
+    kind, theta = rotation(head)
     refused = {
         "attention_bias": head.get("attention_bias"),
-        "quantization_config": head.get("quantization_config"),
-        "rope_scaling": scaling,
-        "rope_theta (none)": theta is None,
-        "hidden_act": head.get("hidden_act", "silu") != "silu",
+        f"rope_type {kind!r}": kind != "default",
     }
     if bad := [name for name, got in refused.items() if got]:
         raise InputError(f"--init: {path} sets {', '.join(bad)}, which is not trained here")
@@ -220,8 +216,7 @@ def _initial(options: argparse.Namespace, text: Any) -> dict[str, Any]:
     return head | {
         "dflash_config": dict(head["dflash_config"]) | dflash,
         "block_size": config.block,
-        "head_dim": head.get("head_dim") or head["hidden_size"] // head["num_attention_heads"],
-        "rope_theta": float(theta),
+        "rope_theta": theta,
     }
 
 

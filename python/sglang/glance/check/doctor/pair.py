@@ -14,7 +14,12 @@ from sglang.glance.check.doctor.findings import Row
 from sglang.srt.speculative.glance.config import GlanceConfig
 from sglang.srt.speculative.glance.engine.start.checkpoint import check_weights
 from sglang.srt.speculative.glance.fingerprint import fingerprint
-from sglang.srt.speculative.glance.head_config import describe_layers, parse_head, trained_target
+from sglang.srt.speculative.glance.head_config import (
+    describe_layers,
+    layer_attention,
+    parse_head,
+    trained_target,
+)
 
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
@@ -84,7 +89,7 @@ def _fit(target: Path, folder: Path, head: dict[str, Any], text: dict[str, Any])
         return Row("fit", str(error), False)
     taps = ", ".join(map(str, config.taps))
     detail = f"block {config.block}, taps {taps}, mask id {config.mask_token_id}, "
-    detail += f"{describe_layers(head)}; finite"
+    detail += f"{describe_layers(layer_attention(head))}; finite"
     trained = trained_target(head)
     if trained is not None and fingerprint(target) not in (None, trained):
         other = "the head was trained for another target: exact, and slow"

@@ -3,7 +3,7 @@ change nothing, or is refused by its name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -14,15 +14,13 @@ from sglang.srt.speculative.glance.head_fields import (
     HARMLESS,
     LAYER_VARIANTS,
     MAX_WINDOW_LAYERS,
-    ROPE_TYPES,
+    MODEL_TYPES,
+    SIZES,
     USED,
     VARIANTS,
 )
-from sglang.srt.speculative.glance.refusal import Refusal
-
-
-class HeadConfigError(Refusal):
-    """A head checkpoint's ``config.json`` that GLANCE cannot serve; the message names the field."""
+from sglang.srt.speculative.glance.head_rotation import rotation
+from sglang.srt.speculative.glance.refusal import refuse_field as _fail
 
 
 class LayerAttention(NamedTuple):
@@ -34,10 +32,6 @@ class LayerAttention(NamedTuple):
     def __str__(self) -> str:
         reach = "full attention" if self.window is None else f"a window of {self.window}"
         return f"{reach}, {'causal' if self.causal else 'not causal'} in the block"
-
-
-def _fail(field: str, got: Any, expected: str, mend: str) -> None:
-    raise HeadConfigError(f"head config field {field}: got {got!r}, expected {expected}; {mend}")
 
 
 def _is_int(value: Any) -> bool:
@@ -62,6 +56,7 @@ def parse_head(head: Mapping[str, Any], target: Mapping[str, Any]) -> GlanceConf
     if not isinstance(dflash, Mapping):
         _fail("dflash_config", dflash, "an object", "use a head in DFlash's checkpoint format")
     _refuse_variants(head, dflash)
+    _check_kind(head)
     _check_glance_keys(head)
     # Fields of DFlash may stand in ``dflash_config`` or beside it.
     fields = {name: _one_of_two(name, head, dflash) for name in DFLASH_KEYS}
@@ -73,7 +68,7 @@ def parse_head(head: Mapping[str, Any], target: Mapping[str, Any]) -> GlanceConf
         _fail("dflash_config.mask_token_id", mask_id, f"an id in [0, {vocab})", "set it explicitly")
     taps = _parse_taps(fields["target_layer_ids"], target["num_hidden_layers"])
     _check_sizes(head, fields["num_target_layers"], target)
-    _check_rope(head)
+    rotation(head)
     for number, layer in enumerate(layer_attention(head)):
         if layer.window is not None:
             _fail(
@@ -116,13 +111,26 @@ def _refuse_variants(head: Mapping[str, Any], dflash: Mapping[str, Any]) -> None
             "GLANCE serves plain DFlash heads; this variant is not supported",
         )
     _refuse_unknown("dflash_config", set(dflash) - set(VARIANTS), DFLASH_KEYS)
-    known = USED | HARMLESS | set(VARIANTS) | set(LAYER_VARIANTS)
+    known = USED.union(VARIANTS, LAYER_VARIANTS, *HARMLESS.values())
     if unknown := sorted(set(head) - known):
         _fail(
             unknown[0],
             head[unknown[0]],
             "a field of DFlash's format",
             "remove the field if the head does not need it; it would be ignored",
+        )
+
+
+def _check_kind(head: Mapping[str, Any]) -> None:
+    names, family = head.get("architectures"), head.get("model_type")
+    if names != ["DFlashDraftModel"]:
+        _fail("architectures", names, "['DFlashDraftModel']", "other kinds of heads are not served")
+    if family not in MODEL_TYPES:
+        _fail(
+            "model_type",
+            family,
+            f"one of {MODEL_TYPES}",
+            "SGLang would build the head with another family's defaults; export it as one of these",
         )
 
 
@@ -179,9 +187,14 @@ def _check_sizes(head: Mapping[str, Any], trained_layers: Any, target: Mapping[s
             f"absent or the target's vocab_size, {target['vocab_size']}",
             "heads with a vocabulary of their own are not supported",
         )
-    for name in ("num_hidden_layers", "num_attention_heads", "num_key_value_heads"):
+    for name in SIZES:
         if not _is_int(head.get(name)) or head[name] < 1:
             _fail(name, head.get(name), "a positive integer", "copy it from the trained head")
+    eps, bias = head.get("rms_norm_eps", 1e-6), head.get("attention_bias", False)
+    if not isinstance(eps, float) or not 0 < eps < 1:
+        _fail("rms_norm_eps", eps, "a small positive number", "copy it from the trained head")
+    if not isinstance(bias, bool):
+        _fail("attention_bias", bias, "true or false", "copy it from the trained head")
     heads, kv_heads = head["num_attention_heads"], head["num_key_value_heads"]
     if heads % kv_heads:
         _fail(
@@ -192,46 +205,37 @@ def _check_sizes(head: Mapping[str, Any], trained_layers: Any, target: Mapping[s
         )
 
 
-def _check_rope(head: Mapping[str, Any]) -> None:
-    for name in ("rope_scaling", "rope_parameters"):
-        rope = head.get(name) or {}
-        if "mrope_section" in rope:
-            _fail(
-                name,
-                rope,
-                "no mrope_section",
-                "the head runs on plain 1-D positions; drop the target's M-RoPE block",
-            )
-        kind = rope.get("rope_type", rope.get("type", "default"))
-        if kind not in ROPE_TYPES or any(isinstance(value, Mapping) for value in rope.values()):
-            _fail(
-                name,
-                rope,
-                f"a rope_type of {ROPE_TYPES}, one for all layers",
-                "heads with other rotary embeddings are not supported",
-            )
-
-
 def layer_attention(head: Mapping[str, Any]) -> list[LayerAttention]:
     """What each layer of a head attends to, read as transformers and SGLang read its config.
 
     Without ``layer_types``, ``use_sliding_window`` gives the layers from ``max_window_layers`` on
-    a window. Raises :class:`HeadConfigError` where fields contradict each other.
+    a window. Without ``is_causal``, a layer with a window is causal and any other is not. Raises
+    :class:`HeadConfigError` where fields contradict each other.
     """
     count, kinds = head["num_hidden_layers"], head.get("layer_types")
     window, slides = head.get("sliding_window"), head.get("use_sliding_window")
+    causal = head.get("is_causal")
+    if slides not in (None, False) and window is None:
+        _fail(
+            "use_sliding_window",
+            slides,
+            "false, since sliding_window is null",
+            "the two contradict each other: keep the one that the head was trained with",
+        )
     if kinds is None:
         first = head.get("max_window_layers", MAX_WINDOW_LAYERS)
         sliding = [bool(slides) and window is not None and n >= first for n in range(count)]
     else:
-        sliding = [kind == "sliding_attention" for kind in kinds]
-        if len(kinds) != count or not set(kinds) <= {"full_attention", "sliding_attention"}:
+        known = ("full_attention", "sliding_attention")
+        listed = isinstance(kinds, list) and len(kinds) == count
+        if not listed or any(kind not in known for kind in kinds):
             _fail(
                 "layer_types",
                 kinds,
                 f"{count} times 'full_attention' or 'sliding_attention'",
                 "copy it from the trained head",
             )
+        sliding = [kind == "sliding_attention" for kind in kinds]
         if window is None and any(sliding):
             _fail(
                 "sliding_window",
@@ -246,12 +250,14 @@ def layer_attention(head: Mapping[str, Any]) -> list[LayerAttention]:
                 "null, since layer_types has no 'sliding_attention'",
                 "the two contradict each other: keep the one that the head was trained with",
             )
-    return [LayerAttention(window if slide else None, bool(slide)) for slide in sliding]
+    return [
+        LayerAttention(window if slide else None, slide if causal is None else causal)
+        for slide in sliding
+    ]
 
 
-def describe_layers(head: Mapping[str, Any]) -> str:
+def describe_layers(layers: Sequence[LayerAttention]) -> str:
     """A line for the log: what the head's layers attend to, once where all do the same."""
-    layers = layer_attention(head)
     if len(set(layers)) == 1:
         return f"{len(layers)} layers, {layers[0]}"
     return "; ".join(f"layer {number}: {layer}" for number, layer in enumerate(layers))

@@ -25,7 +25,14 @@ VARIANTS = {
     "input_embedding_scale": 1.0,
     "gru_hidden_dim": 0,
     "emb_dim": 0,
+    # Other exporters say here what the layers attend to.
     "swa_window_size": None,
+    "use_swa": False,
+    "causal": False,
+    "attention_mode": "gqa",
+    # Layers that some heads have and a plain one borrows.
+    "has_embed_tokens": False,
+    "has_lm_head": False,
 }
 # The same, of fields that stand beside ``dflash_config``.
 LAYER_VARIANTS = {
@@ -66,32 +73,28 @@ USED = DFLASH_KEYS | {
     "dtype",
     "torch_dtype",
 }
-# What transformers and trainers write that no head's pass reads: training, generation, provenance.
-# Embedding and LM head are the target's, tied or not.
+# What transformers, trainers and exporters write and no head's pass reads, by the reason.
 HARMLESS = {
-    "_attn_implementation_autoset",
-    "_name_or_path",
-    "attn_implementation",
-    "auto_map",
-    "bos_token_id",
-    "chunk_size_feed_forward",
-    "eos_token_id",
-    "id2label",
-    "initializer_range",
-    "is_decoder",
-    "is_encoder_decoder",
-    "label2id",
-    "output_attentions",
-    "output_hidden_states",
-    "pad_token_id",
-    "pretraining_tp",
-    "problem_type",
-    "return_dict",
-    "tie_word_embeddings",
-    "attention_dropout",
-    "transformers_version",
-    "use_cache",
+    "training reads it, serving does not": {"attention_dropout", "initializer_range"},
+    "embedding and LM head are the target's": {"tie_word_embeddings"},
+    "the target says which token ends an answer": {
+        *("bos_token_id", "eos_token_id", "pad_token_id", "sep_token_id"),
+    },
+    "says where the file comes from": {
+        *("transformers_version", "_name_or_path", "name_or_path", "_commit_hash", "auto_map"),
+        *("_attn_implementation_autoset", "attn_implementation"),
+    },
+    "read by transformers' own models and their `generate`": {
+        *("use_cache", "output_attentions", "output_hidden_states", "return_dict"),
+        *("chunk_size_feed_forward", "is_decoder", "is_encoder_decoder", "problem_type"),
+        *("id2label", "label2id", "pretraining_tp", "torchscript"),
+    },
 }
-# Kinds of ``rope_scaling`` that SGLang's draft model computes as transformers does.
-ROPE_TYPES = ("default", "linear", "yarn", "llama3")
+# Config classes of which SGLang's draft model is built alike: what it reads must be given, since
+# the defaults of the two differ.
+MODEL_TYPES = ("qwen3", "qwen3_vl_text")
+SIZES = (
+    *("num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim"),
+    *("intermediate_size", "max_position_embeddings"),
+)
 MAX_WINDOW_LAYERS = 28  # the default of transformers' Qwen3Config

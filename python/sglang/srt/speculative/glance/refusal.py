@@ -12,6 +12,14 @@ class Refusal(ValueError):
     """A flag or a checkpoint that GLANCE does not serve; the message is one line that names it."""
 
 
+class HeadConfigError(Refusal):
+    """A head checkpoint's ``config.json`` that GLANCE cannot serve; the message names the field."""
+
+
+def refuse_field(field: str, got: Any, expected: str, mend: str) -> NoReturn:
+    raise HeadConfigError(f"head config field {field}: got {got!r}, expected {expected}; {mend}")
+
+
 class Unavailable(RuntimeError):
     """A host that GLANCE cannot run in; the message is one line."""
 

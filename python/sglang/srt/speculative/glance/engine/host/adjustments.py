@@ -1,29 +1,34 @@
 """Everything GLANCE adjusts in SGLang 0.5.23 outside its own classes, a row each.
 
-What is adjusted on one object only is adjusted where that object is made: the target's capture
-setter in ``capture.py``, the head on a CPU in ``cpu_head.py``, the target's graph runner in
-``round/graphs.py``, an attention backend's page tables in ``round/window.py``. SGLang's hooks
-replace no property: ``start/started.py`` sets ``Req.is_prefill_only``. ``start/args.py`` and
-``start/backends.py`` each wrap one step of argument resolution, which SGLang offers to plugins.
+A row acts in a GLANCE server alone. A server with another algorithm or none, in which this plugin
+is merely installed, takes SGLang's own functions. The only exceptions are the four rows of
+``OUR_OPS``: they belong to this project's ``sgl_kernel`` and act wherever that package serves
+SGLang's CPU path.
+
+What is adjusted on one object only is adjusted where that object is made, in a GLANCE server's
+worker: the target's capture setter in ``capture.py``, the head on a CPU in ``cpu_head.py``, the
+weight updater of the head in ``weights.py``, the target's graph runner in ``round/graphs.py``, an
+attention backend's page tables in ``round/window.py``. SGLang's hooks replace no property:
+``start/started.py`` sets ``Req.is_prefill_only``. ``start/args.py`` and ``start/backends.py`` each
+wrap one step of argument resolution, which SGLang offers to plugins.
 """
 
 from __future__ import annotations
 
-import importlib
-import re
+import functools
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
-from PIL import Image
 from sglang.srt.layers.logits_processor import should_apply_lm_head_quant_method
-from sglang.srt.runtime_context import get_spec
+from sglang.srt.runtime_context import get_context, get_spec
 from sglang.srt.speculative.glance.engine.host.refusals import (
-    cannot_be_sampled,
-    ends_the_server,
-    is_of_the_request,
-    logprobs_out_of_range,
-    scores_several_places,
+    masks_are_kept,
+    refuse_at_the_door,
+    refuse_on_a_cpu,
+    refuse_request,
+    unreadable_is_refused,
 )
 from sglang.srt.speculative.glance.engine.host.stopping import (
     cut_runs,
@@ -34,15 +39,39 @@ from sglang.srt.speculative.glance.engine.host.weights import head_by_name_only
 from xgrammar import apply_token_bitmask_inplace
 
 
+def in_a_glance_server() -> bool:
+    """Whether this process belongs to a server with ``--speculative-algorithm GLANCE``."""
+    if not get_context().is_config_namespace_published("spec"):
+        return False  # a process that serves nothing
+    return (get_spec().speculative_algorithm or "").upper() == "GLANCE"
+
+
+def on_our_cpu_ops() -> bool:
+    """Whether ``sgl_kernel`` is this project's package for CPUs, not SGLang's own."""
+    return hasattr(sys.modules.get("sgl_kernel"), "USES_TWINS")
+
+
 class Adjustment(NamedTuple):
     """``target``: the host symbol; ``hook``: called as ``hook(original, *args, **kwargs)``;
-    ``reason``; ``until``: when the row can go. A hook acts in GLANCE servers alone, but for those
-    that make SGLang's path on a CPU exact, with whatever algorithm: :data:`CPU_PATH`."""
+    ``reason``; ``until``: when the row can go; ``acts``: asked at every call whether the hook
+    answers it or the original."""
 
     target: str
     hook: Callable[..., Any]
     reason: str
     until: str
+    acts: Callable[[], bool] = in_a_glance_server
+
+    def gated(self) -> Callable[..., Any]:
+        """The hook where the row acts, the original everywhere else."""
+
+        @functools.wraps(self.hook)
+        def hook(original: Callable, *args: Any, **kwargs: Any) -> Any:
+            if not self.acts():
+                return original(*args, **kwargs)
+            return self.hook(original, *args, **kwargs)
+
+        return hook
 
 
 def last_slots(
@@ -67,67 +96,9 @@ def dummy_input_width(
 ) -> Any:
     """The shape-only verify input of warm-up runs, at the runner's own width."""
     spec_info = original(spec_algorithm, custom_mask, num_tokens_per_req, is_draft_worker)
-    if getattr(spec_algorithm, "name", None) == "GLANCE":
-        spec_info.draft_token_num = num_tokens_per_req
-        spec_info.num_tokens_per_req = num_tokens_per_req
+    spec_info.draft_token_num = num_tokens_per_req
+    spec_info.num_tokens_per_req = num_tokens_per_req
     return spec_info
-
-
-def refuse_request(original: Callable, req: Any, enable_overlap: bool) -> str | None:
-    """Reason why a request cannot be served (HTTP 400), or None. SGLang asks for its own DFLASH
-    servers too."""
-    if get_spec().speculative_algorithm != "GLANCE":
-        return original(req, enable_overlap)
-    if req.return_hidden_states:
-        return "return_hidden_states is not supported with GLANCE: drop it from the request"
-    return (
-        ends_the_server(req)
-        or cannot_be_sampled(req)
-        or scores_several_places(req)
-        or original(req, enable_overlap)
-    )
-
-
-def masks_are_kept(original: Callable, req: Any, spec_algorithm: Any) -> str | None:
-    """Reason why a request's sampling mask cannot be given (HTTP 400), or None."""
-    if getattr(spec_algorithm, "name", None) == "GLANCE":
-        return None  # the host's sampler draws every node's token, and has its support
-    return original(req, spec_algorithm)
-
-
-async def refuse_on_a_cpu(original: Callable, manager: Any, *request: Any) -> None:
-    """Raises ValueError, which becomes HTTP 400, where the host's scheduler would end."""
-    args = manager.server_args
-    if args.speculative_algorithm == "GLANCE" and args.device == "cpu":
-        raise ValueError(
-            "a server on a CPU has no device memory to release or resume: stop it to free its "
-            "memory"
-        )
-    await original(manager, *request)
-
-
-def refuse_at_the_door(original: Callable, manager: Any, obj: Any, input_ids: Any) -> None:
-    """What the scheduler is told too late to refuse. Raises ValueError, which becomes HTTP 400."""
-    original(manager, obj, input_ids)
-    if manager.server_args.speculative_algorithm == "GLANCE" and hasattr(obj, "top_logprobs_num"):
-        reason = logprobs_out_of_range(obj, manager.model_config.vocab_size)
-        if reason is not None:
-            raise ValueError(reason)
-
-
-async def unreadable_is_refused(original: Callable, manager: Any, obj: Any) -> Any:
-    """Raises ValueError, which becomes HTTP 400 with its message, where a GLANCE server cannot read
-    a picture, an address or a pattern of the request; SGLang would answer HTTP 500 without it."""
-    try:
-        return await original(manager, obj)
-    except (OSError, re.error, Image.DecompressionBombError) as error:
-        glance = manager.server_args.speculative_algorithm == "GLANCE"
-        if not glance or isinstance(error, ValueError) or not is_of_the_request(error):
-            raise
-        raise ValueError(
-            f"the request cannot be read: {type(error).__name__}: {error}; expected prompts, "
-            "pictures and parameters as SGLang documents them"
-        ) from error
 
 
 def mask_on_cpu(original: Callable, logits: torch.Tensor, vocab_mask: torch.Tensor) -> None:
@@ -139,10 +110,9 @@ def mask_on_cpu(original: Callable, logits: torch.Tensor, vocab_mask: torch.Tens
 
 
 def our_product_takes(weight: torch.Tensor) -> bool:
-    """Whether this project's `sgl_kernel` is here: it multiplies float32 and bfloat16, a row the
-    same in any batch. SGLang's own has no float32, and reads another layout."""
-    right = weight.device.type == "cpu" and weight.dtype in (torch.float32, torch.bfloat16)
-    return right and hasattr(importlib.import_module("sgl_kernel"), "USES_TWINS")
+    """Our `sgl_kernel` multiplies float32 and bfloat16, a row the same in any batch. SGLang's own
+    has no float32, and reads another layout."""
+    return weight.device.type == "cpu" and weight.dtype in (torch.float32, torch.bfloat16)
 
 
 def packs_weight(original: Callable, weight: torch.Tensor) -> bool:
@@ -168,13 +138,41 @@ def lm_head_by_rows(
     return torch.ops.sgl_kernel.weight_packed_linear(rows, weight, None, True)
 
 
-ADJUSTMENTS = (
+OUR_OPS = (
     Adjustment(
         "sglang.srt.mem_cache.allocation.get_last_loc",
         last_slots,
         "page sizes above 1 launch a Triton kernel on a CPU",
         "upstream dispatches on the device there",
+        on_our_cpu_ops,
     ),
+    Adjustment(
+        "sglang.srt.constrained.xgrammar_backend.XGrammarGrammarBackend.apply_vocab_mask",
+        mask_on_cpu,
+        "on a CPU the mask of strict thinking without a grammar ends the scheduler",
+        "upstream applies this mask on a CPU, as it does a grammar's",
+        on_our_cpu_ops,
+    ),
+    Adjustment(
+        "sglang.srt.layers.amx_utils.dtype_is_supported",
+        packs_weight,
+        "in float32 a CPU multiplies by torch's product, which copies the weight at every call and "
+        "sums a row otherwise in another batch",
+        "upstream packs float32 weights",
+        on_our_cpu_ops,
+    ),
+    Adjustment(
+        "sglang.srt.layers.logits_processor.LogitsProcessor._compute_lm_head",
+        lm_head_by_rows,
+        "on a CPU the LM head in float32, and a tied one in bfloat16, is torch's product, in which "
+        "a token's logits depend on the batch",
+        "upstream packs every LM head",
+        on_our_cpu_ops,
+    ),
+)
+
+ADJUSTMENTS = (
+    *OUR_OPS,
     Adjustment(
         "sglang.srt.speculative.spec_info.create_dummy_verify_input",
         dummy_input_width,
@@ -244,40 +242,17 @@ ADJUSTMENTS = (
         "turn's last token, which no round has written",
         "upstream counts what has been written",
     ),
-    Adjustment(
-        "sglang.srt.constrained.xgrammar_backend.XGrammarGrammarBackend.apply_vocab_mask",
-        mask_on_cpu,
-        "on a CPU the mask of strict thinking without a grammar ends the scheduler",
-        "upstream applies this mask on a CPU, as it does a grammar's",
-    ),
-    Adjustment(
-        "sglang.srt.layers.amx_utils.dtype_is_supported",
-        packs_weight,
-        "in float32 a CPU multiplies by torch's product, which copies the weight at every call and "
-        "sums a row otherwise in another batch",
-        "upstream packs float32 weights",
-    ),
-    Adjustment(
-        "sglang.srt.layers.logits_processor.LogitsProcessor._compute_lm_head",
-        lm_head_by_rows,
-        "on a CPU the LM head in float32, and a tied one in bfloat16, is torch's product, in which "
-        "a token's logits depend on the batch",
-        "upstream packs every LM head",
-    ),
 )
-
-
-CPU_PATH = (last_slots, mask_on_cpu, packs_weight, lm_head_by_rows)
 
 
 def install() -> None:
     """Queue the rows on SGLang's hook registry (it applies them after all plugins have run), and
-    let the CPU backend serve a draft runner."""
+    let ``--speculative-draft-attention-backend`` name the CPU's."""
     from sglang.srt.arg_groups.choices import DRAFT_ATTENTION_BACKEND_CHOICES
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
     from sglang.srt.server_args import add_draft_attention_backend_choices
 
     for row in ADJUSTMENTS:
-        HookRegistry.register(row.target, row.hook, HookType.AROUND)
+        HookRegistry.register(row.target, row.gated(), HookType.AROUND)
     if "intel_amx" not in DRAFT_ATTENTION_BACKEND_CHOICES:
         add_draft_attention_backend_choices(["intel_amx"])

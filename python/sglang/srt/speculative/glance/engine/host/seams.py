@@ -44,6 +44,8 @@ SURFACE: dict[str, tuple[str, ...] | None] = {
     f"{_SRT}.arg_groups.overrides:record_foreign_defaults": ("server_args", "source", "resolve"),
     f"{_SRT}.arg_groups.resolution_hooks:register_resolution_hook": ("name",),
     f"{_SRT}.arg_groups.model_path_hook:handle_model_source_paths": ("server_args",),
+    f"{_SRT}.runtime_context:get_context": (),
+    f"{_SRT}.runtime_context:RuntimeContext.is_config_namespace_published": ("name",),
     f"{_SRT}.runtime_context:get_spec": (),
     f"{_SRT}.runtime_context:get_exec": (),
     f"{_SRT}.runtime_context:get_observability": (),
@@ -261,6 +263,7 @@ SURFACE: dict[str, tuple[str, ...] | None] = {
     f"{_SRT}.managers.scheduler_components.batch_result_processor:"
     "SchedulerBatchResultProcessor._resolve_spec_v2_tokens": ("result", "batch"),
     f"{_SRT}.managers.schedule_batch:Req.is_prefill_only": None,
+    f"{_SRT}.layers.radix_attention:AttentionType.DECODER": None,
     f"{_SRT}.managers.schedule_batch:Req.update_finish_state": ("new_accepted_len",),
     f"{_SRT}.session.streaming_session:StreamingSession.try_cache_finished_req": ("req",),
     f"{_SRT}.sampling.custom_logit_processor:CustomLogitProcessor": None,

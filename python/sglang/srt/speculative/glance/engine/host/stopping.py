@@ -11,8 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from sglang.srt.runtime_context import get_spec
-
 
 class Verdict(NamedTuple):
     """What a run did to its request: the host's ``finished_reason`` and ``finished_len``, both None
@@ -25,8 +23,6 @@ class Verdict(NamedTuple):
 def cut_runs(original: Callable, processor: Any, result: Any, batch: Any) -> list[list[int]]:
     """Each request's accepted run, up to the token that ends the request."""
     runs = original(processor, result, batch)
-    if batch.spec_algorithm.name != "GLANCE":
-        return runs
     return [
         run if req.finished() or req.is_retracted else _cut(req, run)
         for req, run in zip(batch.reqs, runs, strict=True)
@@ -73,8 +69,8 @@ def _until_the_end(req: Any, run: list[int]) -> list[int]:
 
 
 def settle_as_decided(original: Callable, req: Any, new_accepted_len: int = 1) -> None:
-    """The host's question whether a request has ended, answered by the verdict on its run. Only a
-    request of GLANCE has one, and none of its first token."""
+    """The host's question whether a request has ended, answered by the verdict on its run. A
+    request has none of its first token."""
     verdict = vars(req).pop("verdict", None)
     if verdict is None or new_accepted_len == 0:
         vars(req).pop("grammar_had_ended", None)
@@ -101,7 +97,7 @@ def keep_what_is_written(original: Callable, sessions: Any, req: Any) -> bool:
     token, whose K/V the next round would have written."""
     written = req.kv.kv_committed_len
     kept = original(sessions, req)
-    if kept and get_spec().speculative_algorithm == "GLANCE":
+    if kept:
         record = sessions.slots[req.session.session_id].kv
         record.kv_committed_len = min(record.kv_committed_len, written)
     return kept

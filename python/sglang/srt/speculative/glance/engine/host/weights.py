@@ -13,10 +13,7 @@ def head_by_name_only(original: Callable, manager: Any, selector: str = "all") -
     """The model runners that an update goes to. The host hands the same path and tensors to target
     and draft. A head would load a target's ``model.layers.*`` as its own: it takes what is meant
     for ``selector="draft"``, and nothing else."""
-    algorithm = manager.tp_worker.model_runner.spec_algorithm
-    if getattr(algorithm, "name", None) == "GLANCE" and selector == "all":
-        selector = "target"
-    return original(manager, selector)
+    return original(manager, "target" if selector == "all" else selector)
 
 
 class HeadUpdater:

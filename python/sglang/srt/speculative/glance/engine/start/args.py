@@ -17,7 +17,11 @@ from sglang.srt.speculative.glance.engine.start.checkpoint import check_weights
 from sglang.srt.speculative.glance.engine.start.models import Models, load_config, read_models
 from sglang.srt.speculative.glance.engine.start.survey import TREE_BACKENDS
 from sglang.srt.speculative.glance.fingerprint import fingerprint
-from sglang.srt.speculative.glance.head_config import describe_layers, trained_target
+from sglang.srt.speculative.glance.head_config import (
+    describe_layers,
+    layer_attention,
+    trained_target,
+)
 from sglang.srt.speculative.glance.refusal import Refusal, refuse
 
 logger = logging.getLogger(__name__)
@@ -206,5 +210,5 @@ def settle(args: Any) -> None:
         config.taps,
         verify_backend(args),
         args.speculative_draft_attention_backend,
-        describe_layers(models.head),
+        describe_layers(layer_attention(models.head)),
     )

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from sglang.srt.arg_groups.overrides import resolving_view
+from sglang.srt.layers.radix_attention import AttentionType
 from sglang.srt.managers.schedule_batch import Req
 from sglang.srt.runtime_context import get_exec, get_spec
 from sglang.srt.speculative.dflash_worker_v2 import DFlashWorkerV2
@@ -24,8 +25,31 @@ from sglang.srt.speculative.glance.engine.round.graphs import GraphMarginals, us
 from sglang.srt.speculative.glance.engine.round.inputs import GlanceDraftInput
 from sglang.srt.speculative.glance.engine.round.verify import TreeVerifier
 from sglang.srt.speculative.glance.engine.round.window import Window, widen
-from sglang.srt.speculative.glance.engine.start.models import load_config
+from sglang.srt.speculative.glance.engine.start.models import load_config, read_models
+from sglang.srt.speculative.glance.head_config import (
+    LayerAttention,
+    describe_layers,
+    layer_attention,
+)
 from sglang.srt.speculative.glance.kernels.select import ops_for, warm
+from sglang.srt.speculative.glance.refusal import Unavailable
+
+
+def check_built(draft_model: Any, expected: list[LayerAttention]) -> None:
+    """SGLang's layers attend as the start-up line says. Its window counts the tokens before."""
+    attentions = [layer.self_attn for layer in draft_model.layers]
+    built = [
+        LayerAttention(
+            None if a.sliding_window_size < 0 else a.sliding_window_size + 1,
+            a.attn_type == AttentionType.DECODER,
+        )
+        for a in attentions
+    ]
+    if built != expected:
+        raise Unavailable(
+            f"SGLang built a head of {describe_layers(built)}, expected "
+            f"{describe_layers(expected)} from its config.json"
+        )
 
 
 class StartedWorker(DFlashWorkerV2):
@@ -34,11 +58,14 @@ class StartedWorker(DFlashWorkerV2):
 
     def __init__(self, server_args: Any, gpu_id: int, nccl_port: int, target_worker: Any) -> None:
         seams.require()
-        self.config = load_config(resolving_view(server_args))
+        args = resolving_view(server_args)
+        models = read_models(args)
+        self.config = load_config(args, models)
         install_capture(target_worker.model_runner.model)
         use_verify_graphs(target_worker.model_runner)
         with self._draft_leaves():
             super().__init__(server_args, gpu_id, nccl_port, target_worker)
+        check_built(self.draft_model, layer_attention(models.head))
         self.speculative_num_draft_tokens = self.config.budget
         on_cpu = self.device == "cpu"
         if on_cpu:
