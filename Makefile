@@ -71,8 +71,8 @@ soak: setup $(STAMP)-dev  ## mixed random traffic with aborts, checked (MINUTES=
 	@PYTHONPATH=test:test/engine $(BIN)/python -m soak --minutes $(MINUTES) \
 	    $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-test-gpu: setup  ## one script of checks on an NVIDIA GPU
-	$(BIN)/python test/gpu/check.py $(ARGS)
+test-gpu: setup $(STAMP)-dev  ## everything that only an NVIDIA GPU can show (MINUTES=8)
+	@$(BIN)/python test/gpu/check.py --minutes $(if $(filter file,$(origin MINUTES)),8,$(MINUTES)) $(ARGS)
 
 clean:  ## remove build output and caches, keep .venv
 	rm -rf out .pytest_cache .ruff_cache .hypothesis .import_linter_cache .grimp_cache

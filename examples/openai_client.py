@@ -11,7 +11,7 @@ from pathlib import Path
 
 import openai
 
-DATA = Path(__file__).resolve().parents[1] / "python" / "sglang" / "glance" / "data"
+DATA = Path(__file__).resolve().parents[1] / "python" / "sglang" / "glance" / "shipped"
 PICTURE = str(DATA / "pictures" / "000000-document.png")
 URL = "http://127.0.0.1:30000/v1"
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from builders.pictures import encode, form
-from builders.prompts import picture
+from builders.prompts import CONTEXT, picture
 from harness import (
     Answer,
     Plain,
@@ -23,7 +23,6 @@ from harness import (
 from sglang.glance.tasks.score import right
 
 LENGTH = {"max_new_tokens": 64, "ignore_eos": True}
-CONTEXT = 4096  # of the shipped reader
 NUM_READ = 16  # of 20 pictures, none of which it was trained on; it reads 17
 # Tokens a round on the shipped documents and charts; the head reaches 6.94.
 FLOOR = 6.0
