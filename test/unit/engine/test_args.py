@@ -22,7 +22,7 @@ def server_args(**changes) -> SimpleNamespace:
     fields = {
         **REQUIRED,
         "device": "cpu",
-        "dtype": "float32",
+        "dtype": "bfloat16",
         "model_path": str(READER),
         "revision": None,
         "trust_remote_code": False,
