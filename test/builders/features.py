@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import chain
 
+import requests as http
 from builders.prompts import chat
 from builders.sampled import ask as ask_for
 from builders.shipped import token
-from harness import Answer, Server
+from harness import Answer, Server, assert_identical
 from sglang.srt.sampling.custom_logit_processor import DisallowedTokensLogitsProcessor
 
 SCHEMA = '{"type": "string", "maxLength": 60}'  # its own words in quotes: it knows no JSON
@@ -72,3 +75,37 @@ def ask(server: Server, request: dict, feature: Feature) -> list[Answer]:
         return [server.generate(request, **sampling)]
     replies = ask_for(server, request, sampling.pop("n"), {"temperature": 0, **sampling})
     return [Answer(out["output_ids"], out["text"], out["meta_info"]) for out in replies]
+
+
+class Expected:
+    """Plain decoding's answers; no question is asked twice."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.known: dict[str, list[Answer]] = {}
+
+    def __call__(self, request: dict, feature: Feature) -> list[Answer]:
+        key = repr((request, feature))
+        if key not in self.known:
+            self.known[key] = ask(self.server, request, feature)
+        return self.known[key]
+
+
+def verdict(
+    served: Server, expected: Expected, kind: str, feature: Feature, questions: list[dict]
+) -> str:
+    """``exact``: plain decoding's tokens in fewer rounds; ``plainly``: its tokens, one a round;
+    ``refused``: HTTP 400. In a mixed batch, two plain greedy requests beside them stay right."""
+    asked = [(request, feature) for request in requests_of(kind, questions)]
+    beside = [(questions[3], Feature()), ({"text": chat("Count: 1, 2, 3,")}, Feature())]
+    jobs = asked + beside if kind == "mixed batch" else asked
+    try:
+        with ThreadPoolExecutor(len(jobs) if kind == "mixed batch" else 1) as pool:
+            got = list(pool.map(lambda job: ask(served, *job), jobs))
+    except http.HTTPError as error:
+        if error.response.status_code != 400:
+            raise
+        return "refused"
+    assert_identical([*chain(*got)], [*chain(*(expected(*job) for job in jobs))])
+    answers = chain(*got[: len(asked)])
+    return "exact" if any(a.rounds < len(a.ids) - 1 for a in answers) else "plainly"

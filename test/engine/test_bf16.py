@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from builders.shipped import ACCEPT_FLOOR
 from harness import (
     READER,
     Plain,
@@ -19,7 +20,6 @@ from harness import (
 )
 
 LENGTH = {"max_new_tokens": 64, "ignore_eos": True}
-FLOOR = 6.0  # as in float32
 FEW_ALONE = 10  # asked one by one; `--whole` asks all
 
 
@@ -51,7 +51,7 @@ def test_one_by_one_from_the_cache(
 
 def test_acceptance(glance_bf16: Server, questions: list[dict]) -> None:
     read = [q for q in questions if q["task"] in ("document", "chart")]
-    assert tokens_per_round(glance_bf16.generate_all(read, parallel=1)) >= FLOOR
+    assert tokens_per_round(glance_bf16.generate_all(read, parallel=1)) >= ACCEPT_FLOOR
 
 
 def test_no_slot_is_lost(glance_bf16: Server) -> None:

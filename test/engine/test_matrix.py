@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import os
 import re
-from concurrent.futures import ThreadPoolExecutor
-from itertools import chain
 from pathlib import Path
 
 import pytest
-import requests as http
-from builders.features import FEATURES, Feature, ask, requests_of
-from harness import Answer, Plain, Server, assert_identical, chat
+from builders.features import FEATURES, Expected, verdict
+from harness import Plain
 
 DOC = Path(__file__).parents[2] / "docs" / "losslessness.md"
 BEGIN, END = "<!-- matrix: test/engine/test_matrix.py -->", "<!-- end -->"
@@ -23,42 +20,9 @@ SERVERS = ("glance", "chain")
 KINDS = ("text", "image", "mixed batch")
 
 
-class Expected:
-    """Plain decoding's answers; no question is asked twice."""
-
-    def __init__(self, server: Server) -> None:
-        self.server = server
-        self.known: dict[str, list[Answer]] = {}
-
-    def __call__(self, request: dict, feature: Feature) -> list[Answer]:
-        key = repr((request, feature))
-        if key not in self.known:
-            self.known[key] = ask(self.server, request, feature)
-        return self.known[key]
-
-
 @pytest.fixture(scope="module")
 def expected(plain: Plain) -> Expected:
     return Expected(plain.server)
-
-
-def verdict(
-    served: Server, expected: Expected, kind: str, feature: Feature, questions: list[dict]
-) -> str:
-    """What the requests got; in a mixed batch, two plain greedy ones beside them stay right."""
-    asked = [(request, feature) for request in requests_of(kind, questions)]
-    beside = [(questions[3], Feature()), ({"text": chat("Count: 1, 2, 3,")}, Feature())]
-    jobs = asked + beside if kind == "mixed batch" else asked
-    try:
-        with ThreadPoolExecutor(len(jobs) if kind == "mixed batch" else 1) as pool:
-            got = list(pool.map(lambda job: ask(served, *job), jobs))
-    except http.HTTPError as error:
-        if error.response.status_code != 400:
-            raise
-        return "refused"
-    assert_identical([*chain(*got)], [*chain(*(expected(*job) for job in jobs))])
-    answers = chain(*got[: len(asked)])
-    return "exact" if any(a.rounds < len(a.ids) - 1 for a in answers) else "plainly"
 
 
 def read_table() -> dict[str, list[str]]:

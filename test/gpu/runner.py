@@ -1,0 +1,165 @@
+"""Tries row after row, whatever happens in one, and keeps every verdict as soon as it is known."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from builders.features import Expected
+from builders.prompts import picture_prompts
+from gpu.checks import Asked
+from gpu.fleet import Fleet, NotUp, tail
+from gpu.rows import Row, Setup
+from harness import Plain
+from sglang.glance.cli.files import write_json
+from sglang.glance.measure.provenance import Provenance
+from sglang.glance.shipped import PICTURES
+
+LEAST_S = 5  # a row with less is left out
+START_TIMEOUT_S = 180
+
+
+class Outcome(msgspec.Struct):
+    """``numbers``: what the check measured; ``log``: the end of the server's, where it failed."""
+
+    row: str
+    verdict: Literal["ok", "failed", "left out"]
+    reason: str = ""
+    seconds: float = 0.0
+    numbers: dict[str, Any] = {}
+    log: list[str] = []
+
+
+class Report(msgspec.Struct):
+    """``finished``: False in what an aborted run leaves."""
+
+    provenance: Provenance
+    device: str
+    minutes: float
+    planned: int
+    finished: bool = False
+    seconds: float = 0.0
+    verdicts: dict[str, int] = {}
+    rows: list[Outcome] = []
+
+    def add(self, outcome: Outcome) -> None:
+        self.rows.append(outcome)
+        self.verdicts[outcome.verdict] = self.verdicts.get(outcome.verdict, 0) + 1
+
+
+class OverBudget(Exception):
+    pass
+
+
+def within(seconds: float, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """What ``work`` returns or raises; :class:`OverBudget` if it takes longer, and then it is left
+    to itself."""
+    said: queue.SimpleQueue = queue.SimpleQueue()
+
+    def run() -> None:
+        try:
+            said.put((work(), None))
+        except BaseException as error:  # noqa: BLE001  raised again below
+            said.put((None, error))
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        numbers, error = said.get(timeout=seconds)
+    except queue.Empty:
+        raise OverBudget(f"not done after {seconds:.0f} s") from None
+    if error is not None:
+        raise error
+    return numbers
+
+
+class Runner:
+    """``clock``: seconds, as ``time.monotonic``."""
+
+    def __init__(
+        self,
+        rows: Sequence[Row],
+        fleet: Fleet,
+        report: Report,
+        path: Path,
+        left_out: Callable[[Row], str | None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.rows, self.fleet, self.report, self.path = rows, fleet, report, path
+        self.left_out, self.clock = left_out, clock
+        self.started = clock()
+        self.pictures = picture_prompts(PICTURES)
+        self.references: dict[Setup, tuple[Plain, Expected]] = {}
+        self.broken: dict[Setup, str] = {}
+
+    @property
+    def left_s(self) -> float:
+        return 60 * self.report.minutes - (self.clock() - self.started)
+
+    def run(self, tell: Callable[[Outcome], None]) -> Report:
+        self.fleet.boot_ahead()
+        try:
+            for row in self.rows:
+                outcome = self.outcome(row)
+                self.fleet.done(row)
+                self.report.add(outcome)
+                self.write()
+                tell(outcome)
+            self.report.finished = True
+            self.write()
+        finally:
+            self.fleet.close()
+        return self.report
+
+    def write(self) -> None:
+        self.report.seconds = round(self.clock() - self.started, 1)
+        write_json(self.path, self.report)
+
+    def outcome(self, row: Row) -> Outcome:
+        reason = self.left_out(row) or self.broken.get(row.setup)
+        if reason is None and self.left_s < LEAST_S:
+            reason = f"{self.report.minutes:g} minutes were spent"
+        if reason is not None:
+            return Outcome(row.name, "left out", reason)
+        outcome, began, server = Outcome(row.name, "failed"), self.clock(), None
+        try:
+            if row.setup is None:
+                outcome.numbers = row.check(min(row.budget_s, self.left_s))
+            else:
+                asked = self.asked(row)
+                began, server = self.clock(), asked.ours
+                outcome.numbers = within(min(row.budget_s, self.left_s), partial(row.check, asked))
+            outcome.verdict = "ok"
+        except Exception as error:  # noqa: BLE001  whatever it is, the next rows are tried
+            outcome.reason = f"{type(error).__name__}: {error}"
+            outcome.numbers = getattr(error, "numbers", {})
+            if server is not None:
+                outcome.log = tail(server)
+            elif isinstance(error, NotUp):
+                outcome.log = error.log
+            self.note(row, error)
+        outcome.seconds = round(self.clock() - began, 2)
+        return outcome
+
+    def asked(self, row: Row) -> Asked:
+        """With the row's servers up."""
+        ours, plain = self.fleet.get(row, min(START_TIMEOUT_S, self.left_s))
+        known = self.references.setdefault(row.setup.reference, (Plain(plain), Expected(plain)))
+        return Asked(ours, *known, row.setup.dtype, self.report.device, self.pictures)
+
+    def note(self, row: Row, error: Exception) -> None:
+        """What of a failure concerns later rows: a server that is not up, ended or hangs."""
+        server = self.fleet.servers.get(row.setup)
+        if isinstance(error, NotUp):
+            self.broken[row.setup] = f"a server did not start: see {row.name}"
+        elif isinstance(error, OverBudget):
+            self.broken[row.setup] = f"its server was stopped: see {row.name}"
+        elif server is not None and server.process.poll() is not None:
+            self.broken[row.setup] = f"its server ended: see {row.name}"
+        if row.setup in self.broken:
+            self.fleet.stop(row.setup)
