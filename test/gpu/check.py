@@ -41,10 +41,8 @@ def chosen(options: argparse.Namespace) -> list[matrix.Row]:
 
 
 def tell(outcome: Outcome) -> None:
-    print(
-        f"{outcome.verdict:8s} {outcome.seconds:6.1f} s  {outcome.row}  {outcome.reason}",
-        flush=True,
-    )
+    said = f"{outcome.verdict:8s} {outcome.seconds:6.1f} s  {outcome.row}"
+    print(f"{said}: {outcome.reason}" if outcome.reason else said, flush=True)
 
 
 def run(options: argparse.Namespace, rows: list[matrix.Row]) -> Report:

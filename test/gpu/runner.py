@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from subprocess import TimeoutExpired
 from typing import Any, Literal
 
 import msgspec
@@ -57,6 +58,9 @@ class OverBudget(Exception):
     pass
 
 
+SLOW = (OverBudget, NotUp, TimeoutExpired)  # what a run that is at its end may end by
+
+
 def within(seconds: float, work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """What ``work`` returns or raises; :class:`OverBudget` if it takes longer, and then it is left
     to itself."""
@@ -98,6 +102,10 @@ class Runner:
         self.broken: dict[Setup, str] = {}
 
     @property
+    def spent(self) -> str:
+        return f"{self.report.minutes:g} minutes were spent"
+
+    @property
     def left_s(self) -> float:
         return 60 * self.report.minutes - (self.clock() - self.started)
 
@@ -123,38 +131,28 @@ class Runner:
     def outcome(self, row: Row) -> Outcome:
         reason = self.left_out(row) or self.broken.get(row.setup)
         if reason is None and self.left_s < LEAST_S:
-            reason = f"{self.report.minutes:g} minutes were spent"
+            reason = self.spent
         if reason is not None:
             return Outcome(row.name, "left out", reason)
         outcome, began, server = Outcome(row.name, "failed"), self.clock(), None
         try:
-            if row.setup is None:
-                outcome.numbers = row.check(min(row.budget_s, self.left_s))
-            else:
+            check = row.check
+            if row.setup is not None:
                 asked = self.asked(row)
-                began, server = self.clock(), asked.ours
-                outcome.numbers = within(min(row.budget_s, self.left_s), partial(row.check, asked))
+                began, server, check = self.clock(), asked.ours, partial(row.check, asked)
+            budget_s = max(0, min(row.budget_s, self.left_s))
+            outcome.numbers = check(budget_s) if server is None else within(budget_s, check)
             outcome.verdict = "ok"
         except Exception as error:  # noqa: BLE001  whatever it is, the next rows are tried
-            outcome.reason = f"{type(error).__name__}: {error}"
-            outcome.numbers = getattr(error, "numbers", {})
-            if server is not None:
-                outcome.log = tail(server)
-            elif isinstance(error, NotUp):
-                outcome.log = error.log
-            self.note(row, error)
+            self.failed(row, error, server, outcome)
         outcome.seconds = round(self.clock() - began, 2)
         return outcome
 
-    def asked(self, row: Row) -> Asked:
-        """With the row's servers up."""
-        ours, plain = self.fleet.get(row, min(START_TIMEOUT_S, self.left_s))
-        known = self.references.setdefault(row.setup.reference, (Plain(plain), Expected(plain)))
-        return Asked(ours, *known, row.setup.dtype, self.report.device, self.pictures)
-
-    def note(self, row: Row, error: Exception) -> None:
-        """What of a failure concerns later rows: a server that is not up, ended or hangs."""
-        server = self.fleet.servers.get(row.setup)
+    def failed(self, row: Row, error: Exception, server: Any, outcome: Outcome) -> None:
+        """Fill in the outcome, and stop a server of which later rows can expect nothing."""
+        outcome.reason = f"{type(error).__name__}: {error}"
+        outcome.numbers = getattr(error, "numbers", {})
+        outcome.log = getattr(error, "log", []) if server is None else tail(server)
         if isinstance(error, NotUp):
             self.broken[row.setup] = f"a server did not start: see {row.name}"
         elif isinstance(error, OverBudget):
@@ -163,3 +161,11 @@ class Runner:
             self.broken[row.setup] = f"its server ended: see {row.name}"
         if row.setup in self.broken:
             self.fleet.stop(row.setup)
+        if isinstance(error, SLOW) and self.left_s < LEAST_S:
+            outcome.verdict, outcome.reason = "left out", self.spent
+
+    def asked(self, row: Row) -> Asked:
+        """With the row's servers up."""
+        ours, plain = self.fleet.get(row, min(START_TIMEOUT_S, self.left_s))
+        known = self.references.setdefault(row.setup.reference, (Plain(plain), Expected(plain)))
+        return Asked(ours, *known, row.setup.dtype, self.report.device, self.pictures)
