@@ -17,19 +17,24 @@ URL = "http://127.0.0.1:30000/v1"
 
 
 def main(picture: str = PICTURE, question: str = "Read the document.", url: str = URL) -> None:
-    kind, _ = mimetypes.guess_type(picture)
+    if not Path(picture).is_file():
+        sys.exit(f"no picture {picture}")
+    kind = mimetypes.guess_type(picture)[0]
     data = base64.b64encode(Path(picture).read_bytes()).decode()
     content = [
         {"type": "image_url", "image_url": {"url": f"data:{kind};base64,{data}"}},
         {"type": "text", "text": question},
     ]
-    stream = openai.OpenAI(base_url=url, api_key="none").chat.completions.create(
-        model="default",
-        messages=[{"role": "user", "content": content}],
-        temperature=0,
-        max_tokens=256,
-        stream=True,
-    )
+    try:
+        stream = openai.OpenAI(base_url=url, api_key="none").chat.completions.create(
+            model="default",
+            messages=[{"role": "user", "content": content}],
+            temperature=0,
+            max_tokens=256,
+            stream=True,
+        )
+    except openai.APIConnectionError:
+        sys.exit(f"no server answers at {url}: start one with `make serve` and wait until it is up")
     for event in stream:
         print(event.choices[0].delta.content or "", end="", flush=True)
     print()

@@ -10,7 +10,7 @@ fi
 cat <<TEXT
 Once the log says "The server is fired up and ready to roll!", ask it from another terminal:
 
-curl -s http://127.0.0.1:$PORT/v1/chat/completions -H 'Content-Type: application/json' -d '{
+curl -sS http://127.0.0.1:$PORT/v1/chat/completions -H 'Content-Type: application/json' -d '{
   "model": "reader", "temperature": 0, "max_tokens": 64, "messages": [{"role": "user", "content": [
     {"type": "image_url", "image_url": {"url": "file://$data/pictures/000000-document.png"}},
     {"type": "text", "text": "Read the document."}]}]}'

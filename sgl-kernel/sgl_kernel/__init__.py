@@ -14,6 +14,7 @@ from sgl_kernel.schemas import NAMESPACE, SCHEMAS, op_name
 
 USES_TWINS = os.environ.get("SGL_KERNEL_CPU_TWINS", "0") == "1"
 
+library.refuse_a_mix()
 if not USES_TWINS:
     library.load()
 

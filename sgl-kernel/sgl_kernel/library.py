@@ -2,11 +2,31 @@
 
 import importlib
 import importlib.util
+from importlib import metadata
 
 import torch
 
 # Vector sets in ascending order; a processor runs what was built for its own set or a lesser one.
 CAPABILITIES = ("default", "avx2", "avx512")
+
+
+# SGLang's distributions of a package of the same name, for an NVIDIA GPU.
+FOR_CUDA = ("sglang-kernel", "sgl-kernel")
+
+
+def refuse_a_mix() -> None:
+    """Raise ImportError where another distribution has written files into this package's folder:
+    which of the two a file is from is then a matter of the order of installation."""
+    for name in FOR_CUDA:
+        try:
+            version = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+        raise ImportError(
+            f"sgl_kernel is of two distributions, sglang-kernel-cpu and {name} {version}, whose "
+            f"files overwrite each other: pip uninstall sglang-kernel-cpu {name}, then install "
+            "the one for this machine"
+        )
 
 
 def load() -> None:

@@ -18,8 +18,6 @@ VIDEO: int = _config["video_token_id"]
 VISION_START: int = _config["vision_start_token_id"]
 VISION_END: int = _config["vision_end_token_id"]
 MASK: int = config_of(HEAD)["dflash_config"]["mask_token_id"]
-# Tokens a round on the shipped documents and charts, by `glance bench`; the head reaches 6.94.
-ACCEPT_FLOOR = 6.0
 _vocab: dict[str, int] = _tokenizer["model"]["vocab"]
 BLANKS = tuple(
     number for text, number in _vocab.items() if set(text) <= set("\u0109\u010a\u010d\u0120")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from builders.shipped import ACCEPT_FLOOR
+from builders.floors import ACCEPT_LEN_READ
 from harness import (
     READER,
     Plain,
@@ -51,7 +51,7 @@ def test_one_by_one_from_the_cache(
 
 def test_acceptance(glance_bf16: Server, questions: list[dict]) -> None:
     read = [q for q in questions if q["task"] in ("document", "chart")]
-    assert tokens_per_round(glance_bf16.generate_all(read, parallel=1)) >= ACCEPT_FLOOR
+    assert tokens_per_round(glance_bf16.generate_all(read, parallel=1)) >= ACCEPT_LEN_READ
 
 
 def test_no_slot_is_lost(glance_bf16: Server) -> None:

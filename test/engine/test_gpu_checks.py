@@ -14,7 +14,7 @@ from harness import Plain, Server
 def asked(glance: Server, plain: Plain, questions: list[dict]) -> Asked:
     """Few pictures: documents, and the last of the captions."""
     pictures = [*questions[:3], questions[-1]]
-    return Asked(glance, plain, Expected(plain.server), "float32", "cpu", pictures)
+    return Asked(glance, plain, Expected(plain.server), "float32", "cpu", True, pictures)
 
 
 def test_greedy(asked: Asked) -> None:

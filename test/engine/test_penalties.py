@@ -9,6 +9,7 @@ import re
 from collections import Counter
 
 import pytest
+from builders.floors import ACCEPT_LEN_BENT, ACCEPT_LEN_NO_STOP
 from builders.processors import alternating, penalising
 from builders.shipped import EOS, token
 from harness import (
@@ -60,7 +61,7 @@ def test_penalised_beside_greedy(
     assert_identical(answers[4:], plain.answers(mixed, **LENGTH))
     assert_identical(answers[:4], plain.answers(mixed, **sampling))
     assert any(a.ids != b.ids for a, b in zip(answers[:4], answers[4:]))  # it made a difference
-    assert tokens_per_round(answers[:4]) > 1.5
+    assert tokens_per_round(answers[:4]) > ACCEPT_LEN_BENT
     assert plain_rounds(served) == before
 
 
@@ -86,7 +87,7 @@ def test_additive_and_scaling_penalties_together(
     defined = [{**request, "extra": processor} for request in mixed]
     params = {"frequency": 0.3, "presence": 0.4, "repetition": 1.2}
     assert_identical(answers, plain.answers(defined, custom_params=params, **LENGTH))
-    assert tokens_per_round(answers) > 1.5
+    assert tokens_per_round(answers) > ACCEPT_LEN_BENT
 
 
 @pytest.mark.parametrize("stops", [[], [STOP, token(" a"), LARGE]], ids=["eos", "stop_token_ids"])
@@ -102,7 +103,7 @@ def test_no_stop_before_min_new_tokens(
         answers = ask_together(served, [(request, asked) for request in mixed])
         assert_identical(answers, plain.answers(mixed, **asked))
         assert min(len(answer.ids) for answer in answers) >= least
-        assert tokens_per_round(answers) > 1.2
+        assert tokens_per_round(answers) > ACCEPT_LEN_NO_STOP
 
 
 def test_min_new_tokens_with_penalties_and_a_bias(
@@ -122,7 +123,7 @@ def test_logit_bias(served: Server, plain: Plain, mixed: list[dict]) -> None:
     assert_identical(answers[:4], plain.answers(mixed, **biased))
     assert_identical(answers[4:], unbiased)
     assert all(common not in answer.ids for answer in answers[:4])
-    assert tokens_per_round(answers[:4]) > 1.5
+    assert tokens_per_round(answers[:4]) > ACCEPT_LEN_BENT
 
 
 def test_custom_logit_processors_run_plainly_and_are_counted(
@@ -137,7 +138,7 @@ def test_custom_logit_processors_run_plainly_and_are_counted(
     assert_identical(answers[4:], plain.answers(mixed, **LENGTH))
     assert all(answer.ids[n] % 2 == 0 for answer in answers[:4] for n in range(1, 48, 2))
     assert [answer.rounds for answer in answers[:4]] == [47] * 4
-    assert tokens_per_round(answers[4:]) > 1.5
+    assert tokens_per_round(answers[4:]) > ACCEPT_LEN_BENT
     assert plain_rounds(glance) - before == 4 * 47
     with rounds.path.open() as file:
         file.seek(rounds.offset)

@@ -168,4 +168,5 @@ class Runner:
         """With the row's servers up."""
         ours, plain = self.fleet.get(row, min(START_TIMEOUT_S, self.left_s))
         known = self.references.setdefault(row.setup.reference, (Plain(plain), Expected(plain)))
-        return Asked(ours, *known, row.setup.dtype, self.report.device, self.pictures)
+        setup, device = row.setup, self.report.device
+        return Asked(ours, *known, setup.dtype, device, setup.tree, self.pictures)

@@ -74,6 +74,21 @@ def test_a_cpu_server_without_a_backend_gets_the_one_that_reads_the_mask():
     assert settled(attention_backend=None).attention_backend == "intel_amx"
 
 
+def test_a_package_of_ops_from_two_distributions_is_refused(monkeypatch):
+    assert survey.kernel_mix() is None
+    assert [owner.split()[0] for owner in survey.kernel_owners()] == ["sglang-kernel-cpu"]
+    installed = survey.metadata.version
+
+    def version(name: str) -> str:
+        return "9.9" if name == "sglang-kernel" else installed(name)
+
+    monkeypatch.setattr(survey.metadata, "version", version)
+    for device in ("cpu", "cuda"):
+        with pytest.raises(Refusal, match=r"sglang-kernel 9\.9.*pip uninstall"):
+            settle(server_args(device=device))
+    assert "sglang-kernel 9.9" in survey.cpu_path_problem()
+
+
 def test_cpu_schedules_without_overlap():
     assert settled().disable_overlap_schedule is True
 

@@ -108,7 +108,9 @@ def test_sglang_takes_the_flags_and_keeps_them(setup: Setup) -> None:
 
 
 @pytest.mark.parametrize("hopper", [True, False])
-@pytest.mark.parametrize("setup", {setup.reference for setup in SETUPS}, ids=lambda s: s.name)
+@pytest.mark.parametrize(
+    "setup", dict.fromkeys(setup.reference for setup in SETUPS), ids=lambda setup: setup.name
+)
 def test_plain_servers_decode_plainly(setup: Setup, hopper: bool) -> None:
     args = settled(setup, hopper)
     assert args.speculative_algorithm is None

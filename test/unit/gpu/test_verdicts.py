@@ -11,10 +11,10 @@ from gpu import alone, checks
 from gpu.checks import Asked, Wrong
 from harness import Answer
 
-IDS = [5, 6, 7, 8, 9]
+IDS = [5, 6, 7, 8, 9, 10, 11, 12]
 
 
-def answer(ids: list[int], rounds: int = 2, gap: float | None = None) -> Answer:
+def answer(ids: list[int], rounds: int = 1, gap: float | None = None) -> Answer:
     """``gap``: plain decoding's best token ahead of token 1, at each position."""
     meta = {"spec_verify_ct": rounds, "finish_reason": {"type": "length"}}
     meta |= {"completion_tokens": len(ids), "prompt_tokens": 3}
@@ -46,18 +46,18 @@ def asked(folder: Path, ours: Answer, plain: Answer, dtype: str, said: str = "")
         answers_to=lambda asks: [plain for _ in asks],
     )
     pictures = [{"text": "Read it.", "task": "document"}]
-    return Asked(Fake(folder / "log", ours, said), plains, None, dtype, "cuda", pictures)
+    return Asked(Fake(folder / "log", ours, said), plains, None, dtype, "cuda", True, pictures)
 
 
 @pytest.mark.parametrize(
     ("dtype", "ids", "gap", "verdict"),
     [
         ("float32", IDS, 0.0, "ok"),
-        ("float32", [5, 6, 1, 8, 9], 0.00001, "depart"),
+        ("float32", [5, 6, 1, *IDS[3:]], 0.00001, "depart"),
         ("bfloat16", IDS, 3.0, "ok"),
-        ("bfloat16", [5, 6, 1, 8, 9], 0.5, "ok"),
-        ("bfloat16", [5, 6, 1, 8, 9], 0.6, "depart"),
-        ("bfloat16", [5, 6, 2, 8, 9], 0.1, "depart"),  # not among plain decoding's best
+        ("bfloat16", [5, 6, 1, *IDS[3:]], 0.5, "ok"),
+        ("bfloat16", [5, 6, 1, *IDS[3:]], 0.6, "depart"),
+        ("bfloat16", [5, 6, 2, *IDS[3:]], 0.1, "depart"),  # not among plain decoding's best
         ("bfloat16", IDS[:-1], 0.1, "depart"),
     ],
 )
@@ -82,8 +82,11 @@ def test_a_server_that_drafts_nothing_fails(tmp_path: Path) -> None:
 
 
 def test_a_head_that_drafts_badly_fails(tmp_path: Path) -> None:
-    with pytest.raises(Wrong, match="2.0 tokens a round"):
-        checks.greedy(asked(tmp_path, answer(IDS), answer(IDS), "float32"))
+    fives = answer(IDS[:6])
+    ask = asked(tmp_path, fives, fives, "float32")
+    with pytest.raises(Wrong, match="5.0 tokens a round"):
+        checks.greedy(ask)
+    assert checks.greedy(ask._replace(tree=False))["tokens_a_round_read"] == 5
 
 
 def step(size: int, graph: bool) -> str:
@@ -122,7 +125,7 @@ def seeded(folder: Path, shift: int, seeds: int = 3) -> dict:
     plains = SimpleNamespace(answers_to=lambda asks: [told(*ask) for ask in asks])
     server = SimpleNamespace(generate=lambda request, **sampling: told(request, sampling, shift))
     pictures = [{"text": "Read it."}]
-    return checks.seeded(Asked(server, plains, None, "float32", "cuda", pictures))
+    return checks.seeded(Asked(server, plains, None, "float32", "cuda", False, pictures))
 
 
 def test_seeded_answers_are_plain_decodings_and_differ_by_seed(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import runpy
 import shutil
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 import setuptools
 import torch
+from sgl_kernel import library
 
 PACKAGE = Path(__file__).resolve().parents[3] / "sgl-kernel"
 
@@ -26,6 +28,21 @@ def extension(capability: str, patch: pytest.MonkeyPatch) -> setuptools.Extensio
     patch.setattr(setuptools, "setup", lambda **kwargs: built.update(kwargs))
     runpy.run_path("setup.py")
     return built["ext_modules"][0]
+
+
+@pytest.mark.parametrize("other", library.FOR_CUDA)
+def test_the_package_of_two_distributions_is_not_imported(
+    monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    library.refuse_a_mix()  # here it is of one
+    installed = importlib.metadata.version
+    monkeypatch.setattr(
+        library.metadata, "version", lambda name: "9.9" if name == other else installed(name)
+    )
+    with pytest.raises(
+        ImportError, match=rf"{other} 9\.9.*pip uninstall sglang-kernel-cpu {other}"
+    ):
+        library.refuse_a_mix()
 
 
 @pytest.mark.parametrize("capability", ["AVX2", "AVX512"])

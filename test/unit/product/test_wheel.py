@@ -6,10 +6,14 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from email.message import Message
+from email.parser import Parser
 from importlib import metadata
 from pathlib import Path
 
 import pytest
+from sglang.glance.cli.run import EXTRAS
+from sglang_glance import COMMANDS, __version__
 
 ROOT = Path(__file__).resolve().parents[3]
 SITE = Path(metadata.distribution("sglang").locate_file(""))
@@ -47,6 +51,72 @@ def test_holds_no_file_of_upstream(wheel):
     upstream = {str(path) for path in metadata.files("sglang")}
     assert len(upstream) > 1000
     assert names & upstream == set()
+
+
+def about(wheel: Path) -> Message:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [n for n in archive.namelist() if n.endswith("/METADATA")]
+        return Parser().parsestr(archive.read(name).decode())
+
+
+def test_carries_licence_readme_and_what_each_command_needs(wheel):
+    declared = about(wheel)
+    assert (declared["License-Expression"], declared["Requires-Python"]) == ("Apache-2.0", ">=3.11")
+    assert "glance doctor" in declared.get_payload()
+    assert any(name.endswith("licenses/LICENSE") for name in zipfile.ZipFile(wheel).namelist())
+    extras = set(declared.get_all("Provides-Extra"))
+    assert extras == EXTRAS | {"all", "load"}
+    assert set(COMMANDS) >= EXTRAS
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_pip_installs_both_wheels_beside_sglang(wheel, tmp_path):
+    """In a folder that has SGLang and what both import, but nothing of this checkout."""
+    source = tmp_path / "sgl-kernel"
+    ignore = shutil.ignore_patterns("build", "*.egg-info", "__pycache__", "*.so")
+    shutil.copytree(ROOT / "sgl-kernel", source, ignore=ignore)
+    pip = [sys.executable, "-m", "pip", "--quiet"]
+    options = ["--no-deps", "--no-build-isolation"]
+    out = ["--wheel-dir", str(tmp_path), str(source)]
+    subprocess.run([*pip, "wheel", *options, *out], check=True, timeout=400)
+    (kernel,) = tmp_path.glob("sglang_kernel_cpu-*.whl")
+    declared = about(kernel)
+    assert (declared["License-Expression"], declared["Requires-Python"]) == ("Apache-2.0", ">=3.11")
+    assert "USES_TWINS" not in declared.get_payload() and "sgl_kernel" in declared.get_payload()
+
+    site = tmp_path / "site"
+    ours = ("sglang_glance", "sglang_kernel", "sgl_kernel", "__editable__", "__pycache__")
+    link_all(SITE, site, ("sglang", *ours))
+    for part in ("sglang", "sglang/srt", "sglang/srt/speculative"):
+        link_all(SITE / part, site / part, ("srt", "speculative", "glance", "__pycache__"))
+    for info in SITE.glob("sglang-*.dist-info"):
+        (site / info.name).symlink_to(info)
+    install = [*pip, "install", *options, "--no-index", "--target", str(tmp_path / "ours")]
+    subprocess.run([*install, str(wheel), str(kernel)], check=True, timeout=100)
+    for path in (tmp_path / "ours").iterdir():
+        if path.name == "sglang":
+            shutil.copytree(path, site / "sglang", dirs_exist_ok=True)
+        elif path.name != "bin":
+            path.rename(site / path.name)
+
+    def glance(*arguments: str) -> subprocess.CompletedProcess:
+        start = f"import site; site.addsitedir({str(site)!r})\n"
+        start += "import sglang_glance; raise SystemExit(sglang_glance.main())"
+        command = [sys.executable, "-S", "-c", start, *arguments]
+        environment = {**os.environ, "PYTHONPATH": str(site)}  # of the process that doctor starts
+        return subprocess.run(
+            command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300
+        )
+
+    assert glance("--version").stdout.strip() == f"glance {__version__} (sglang 0.5.23)"
+    doctor = glance("doctor")
+    assert doctor.returncode == 0, doctor.stdout + doctor.stderr
+    assert "GLANCE can start here" in doctor.stdout
+    assert (
+        f"sglang-kernel-cpu {metadata.version('sglang-kernel-cpu')}"
+        in glance("doctor", "--verbose").stdout
+    )
 
 
 def test_declares_its_entry_point_and_its_host(wheel):

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from builders.heads import broken_head
 from builders.pictures import form
+from builders.shipped import IMAGE, VIDEO
 from PIL import Image
 from sglang.glance.cli.run import run
 from sglang.glance.prompts.prompter import Prompter
@@ -26,7 +27,7 @@ from sglang.srt.speculative.glance.fingerprint import fingerprint
 from sglang.srt.speculative.glance.head_config import parse_head, trained_target
 
 GOOD = {"image": "form.png", "prompt": "Read all lines."}
-ANSWER = [5, 6, 7]
+ANSWER = [40, 41, 42]
 TEXT = json.loads((READER / "config.json").read_text())["text_config"]
 VOCAB, LAYERS, LONGEST = (
     TEXT[name] for name in ("vocab_size", "num_hidden_layers", "max_position_embeddings")
@@ -215,6 +216,20 @@ def test_a_bad_generated_row(
     path.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in rows))
     with pytest.raises(InputError, match=message):
         checked([], "--rows", str(path))
+
+
+@pytest.mark.parametrize("token", [IMAGE, VIDEO])
+def test_an_answer_ends_before_a_picture_s_token(
+    folder: Path, row: Row, prompter: Prompter, token: int
+) -> None:
+    """A random target may write one; transformers would ask for the picture."""
+    path = folder / "rows.jsonl"
+    rows = [msgspec.structs.replace(row, ids=ids) for ids in ([7, 8, token, 9], [7, token, 8])]
+    path.write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in rows))
+    options = parser().parse_args(["--model-path", str(READER), "--out", str(folder / "out")])
+    options.context_length = 4096
+    (kept,) = check_rows(path, options, prompter, VOCAB)
+    assert kept.ids == [7, 8]
 
 
 def test_answers_too_short_to_learn_from(folder: Path, row: Row, prompter: Prompter) -> None:

@@ -31,7 +31,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 from sglang.glance.cli.files import check_file, write_json
-from sglang.glance.cli.options import Parser, add_models, settle_models
+from sglang.glance.cli.options import DTYPES, Parser, add_models, settle_models
 from sglang.glance.cli.progress import bar, waiting
 from sglang.glance.cli.terminal import messages, output, table
 from sglang.glance.prompts.rows import Prompt, load_prompts
@@ -257,7 +257,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--plain-url", help="a running server without speculation")
     parser.add_argument("--glance-url", help="a running server of the same model with GLANCE")
     add_models(parser)
-    parser.add_argument("--dtype", default="float32", help="of servers started here")
+    parser.add_argument(
+        "--dtype", choices=DTYPES, default="float32", help="of servers started here"
+    )
     parser.add_argument(
         "--requests", type=Path, help="JSONL file, or folder with prompts.jsonl (docs/requests.md)"
     )

@@ -163,7 +163,9 @@ FORMULAS = (
 def _parser() -> argparse.ArgumentParser:
     parser = Parser("demo", __doc__)
     add_models(parser)
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16"), default="float32", help="of both"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="keep the last line here too")
     return parser
 

@@ -30,23 +30,25 @@ def check_file(flag: str, path: Path | None) -> None:
 
 
 def check_folder(flag: str, path: Path | None) -> None:
-    """Raise ``ValueError`` if ``path`` is not a folder to write in, nor can be made one. Nothing is
-    changed."""
+    """Raise ``ValueError`` if ``path`` is not a folder to write in, nor can be made one, with its
+    parents. Nothing is changed."""
     if path is None:
         return
-    _check_parent(flag, path)
-    existed, trial = path.exists(), path / ".glance-trial"
-    if existed and not path.is_dir():
-        raise ValueError(f"{flag}: {path} is a file; expected a folder")
+    made = [each for each in (path, *path.parents) if not each.exists()]
+    standing = made[-1].parent if made else path
+    if not standing.is_dir():
+        raise ValueError(f"{flag}: {standing} is a file; expected a folder")
+    trial = path / ".glance-trial"
     try:
-        path.mkdir(exist_ok=True)
+        path.mkdir(parents=True, exist_ok=True)
         trial.touch()
         trial.unlink()
     except OSError as error:
         raise _refusal(flag, path, error) from error
     finally:
-        if not existed and path.is_dir():
-            path.rmdir()
+        for each in made:
+            if each.is_dir():
+                each.rmdir()
 
 
 def _check_parent(flag: str, path: Path) -> None:

@@ -8,9 +8,17 @@ from typing import NoReturn
 
 from sglang.glance.shipped import HEAD, READER
 
+DTYPES = ("float32", "bfloat16", "float16")
+
 
 class _Paragraphs(argparse.HelpFormatter):
-    """Descriptions wrapped paragraph by paragraph."""
+    """Descriptions wrapped paragraph by paragraph, and every default behind its option."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        text, default = action.help or "", action.default
+        shown = " ".join(map(str, default)) if isinstance(default, list) else default
+        silent = shown in (None, "", True, False, argparse.SUPPRESS) or isinstance(shown, Path)
+        return text if silent or "default" in text else f"{text} ({shown})".strip()
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         parts = text.strip().split("\n\n")
@@ -35,7 +43,9 @@ class Parser(argparse.ArgumentParser):
 def add_models(parser: argparse.ArgumentParser) -> None:
     """``--model-path`` and ``--head-path``; :func:`settle_models` fills in what is not given."""
     parser.add_argument("--model-path", type=Path, help="the target (the shipped reader)")
-    parser.add_argument("--head-path", type=Path, help="its head; needed with --model-path")
+    parser.add_argument(
+        "--head-path", type=Path, help="its head (with the shipped reader, its own)"
+    )
 
 
 def settle_models(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:

@@ -10,6 +10,8 @@ from sglang.glance.cli.failures import FAILURES, line_of
 from sglang.glance.cli.signals import unwind_on_signals
 
 REFUSED, INTERRUPTED = 2, 130
+# Commands with an extra of the distribution, which names what they need.
+EXTRAS = {"bench", "demo", "law", "reader", "tasks", "train"}
 # Where a command is not a package of the command's own name.
 FOLDERS = {"doctor": "check", "demo": "check", "audit": "check", "bench": "measure"}
 
@@ -27,7 +29,8 @@ def run(name: str, argv: list[str]) -> int:
     except ModuleNotFoundError as error:
         if error.name == module:
             return _said(name, "not in this installation", REFUSED)
-        return _said(name, f"needs the package {error.name}: pip install {error.name}", REFUSED)
+        extra = f"pip install 'sglang-glance[{name}]'" if name in EXTRAS else "run make setup"
+        return _said(name, f"needs the package {error.name}: {extra}", REFUSED)
     except FAILURES as error:
         return _said(name, line_of(error), REFUSED)
     except Exception:  # noqa: BLE001  the traceback is shown

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from sglang.glance.cli.files import check_file, whole, write_json
-from sglang.glance.cli.options import Parser, add_models, settle_models
+from sglang.glance.cli.options import DTYPES, Parser, add_models, settle_models
 from sglang.glance.cli.terminal import messages, output
 from sglang.glance.measure.figures import POOLED
 from sglang.glance.shipped import PICTURES
@@ -25,12 +25,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = Parser("law", __doc__)
     parser.add_argument("--rows", type=Path, metavar="FILE", help="fit these recorded rounds")
     add_models(parser)
-    parser.add_argument("--dtype", default="float32", help="of the server")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the server")
     parser.add_argument(
         "--requests",
         type=Path,
         default=PICTURES / "prompts.jsonl",
-        help="JSONL with `image`, `prompt` and `task`, one a line; default: the shipped ones",
+        help="JSONL file, or folder with prompts.jsonl (docs/requests.md); default: shipped",
     )
     parser.add_argument("--max-tokens", type=int, default=128, help="of an answer")
     parser.add_argument("--parallel", type=int, default=1, help="requests at a time")
@@ -48,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
     if options.parallel < 1 or options.max_tokens < 2:
         parser.error("--parallel must be at least 1, --max-tokens at least 2")
     if options.plot and find_spec("matplotlib") is None:
-        parser.error("--plot needs the package matplotlib: pip install matplotlib")
+        parser.error("--plot needs the package matplotlib: pip install 'sglang-glance[law]'")
     if options.plot and options.plot.suffix not in PLOTS:
         parser.error(f"--plot: got {options.plot}, expected a name that ends in {', '.join(PLOTS)}")
     if not options.rows:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 from sglang.glance.cli.files import check_folder, write_json
-from sglang.glance.cli.options import Parser, add_models, is_shipped, settle_models
+from sglang.glance.cli.options import DTYPES, Parser, add_models, is_shipped, settle_models
 from sglang.glance.cli.progress import bar, waiting
 from sglang.glance.cli.terminal import messages, output
 from sglang.glance.measure.figures import PHASES, ROWS, Row, Run, keeping, load
@@ -30,7 +31,7 @@ from sglang.glance.measure.report import show
 from sglang.glance.measure.served_card import write_served
 from sglang.glance.measure.summary import summarise
 from sglang.glance.prompts.prompter import Prompter
-from sglang.glance.prompts.rows import files, load_prompts
+from sglang.glance.prompts.rows import Prompt, files, load_prompts
 from sglang.glance.serving.arms import COLD, PLAIN, ROUND_LOG_ENV, arms
 from sglang.glance.serving.server import (
     START_TIMEOUT_S,
@@ -183,9 +184,15 @@ def round_log_ms(model: Path, rounds: int = 1000) -> float:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser("bench", __doc__)
     add_models(parser)
-    parser.add_argument("--dtype", nargs="+", default=["float32", "bfloat16"])
+    parser.add_argument(
+        "--dtype",
+        nargs="+",
+        choices=DTYPES,
+        default=["float32", "bfloat16"],
+        help="of target and head",
+    )
     parser.add_argument("--batch", nargs="+", type=int, default=[1], help="requests at a time")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=3, help="of every prompt")
     parser.add_argument(
         "--eagle3-head-path",
         type=Path,
@@ -194,14 +201,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--budgets", nargs="+", type=int, default=[], help="arms glance-N too: trees of N tokens"
     )
-    parser.add_argument("--arms", nargs="+", help="default: all")
+    parser.add_argument("--arms", nargs="+", help="default: all; a wrong name lists them")
     parser.add_argument(
         "--requests",
         type=Path,
         default=PICTURES,
         help="JSONL file, or folder with prompts.jsonl (docs/requests.md)",
     )
-    parser.add_argument("--max-new-tokens", type=int, default=64)
+    parser.add_argument("--max-new-tokens", type=int, default=64, help="of an answer")
     parser.add_argument(
         "--out",
         type=Path,
@@ -227,6 +234,8 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> dict
     for name, least in (("repeats", 1), ("max_new_tokens", 2)):
         if getattr(options, name) < least:
             parser.error(f"--{name.replace('_', '-')} must be at least {least}")
+    if min(options.budgets, default=2) < 2:
+        parser.error(f"--budgets: got {min(options.budgets)}, expected at least 2 tokens a round")
     if min(options.batch) < 1:
         parser.error("--batch must be at least 1")
     if options.out:
@@ -234,7 +243,7 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> dict
         if (options.out / ROWS).exists():
             parser.error(f"--out: {options.out} holds a run already; choose another folder")
         if find_spec("matplotlib") is None:
-            parser.error("--out draws plots with matplotlib: pip install matplotlib")
+            parser.error("--out draws plots with matplotlib: pip install 'sglang-glance[bench]'")
     return {
         name: flags for name, flags in every.items() if name in {PLAIN, *(options.arms or every)}
     }
@@ -246,7 +255,16 @@ def run(
     """Measure all of it; with ``--out`` each row is kept before the next is asked for."""
     heads = [head for head in (options.head_path, options.eagle3_head_path) if head]
     prompter = Prompter(options.model_path)
-    questions = load_prompts(options.requests, prompter.count)
+    longest = _context_of(options.model_path)
+
+    def fits(row: Prompt) -> None:
+        if (tokens := prompter.count(row)) + options.max_new_tokens > longest:
+            raise ValueError(
+                f"{tokens} prompt tokens and --max-new-tokens {options.max_new_tokens} exceed the "
+                f"target's {longest}"
+            )
+
+    questions = load_prompts(options.requests, fits)
     provenance = describe([options.model_path, *heads, *files(options.requests, questions)])
     prompts = [prompter.request(row) for row in questions]
     shipped = is_shipped(options.model_path)
@@ -263,6 +281,12 @@ def run(
                     keep(row)
                     rows.append(row)
     return measured, rows
+
+
+def _context_of(model: Path) -> int:
+    """Most tokens of a request, by the target's ``config.json``."""
+    config = json.loads((model / "config.json").read_text())
+    return config.get("text_config", config)["max_position_embeddings"]
 
 
 def asked(

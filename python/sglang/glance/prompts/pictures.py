@@ -7,7 +7,7 @@ import io
 import struct
 from pathlib import Path
 
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 ADDRESSES = ("http://", "https://")
 SHOWN = 200  # characters of a reference in an error: a data URL is long
@@ -68,6 +68,8 @@ def picture(name: str) -> Image.Image:
     data = content(name)
     try:
         return decode(data)
+    except UnidentifiedImageError as error:
+        raise ValueError(f"picture {shown(name)} is of no kind that PIL reads") from error
     except UNREADABLE as error:
         raise ValueError(f"picture {shown(name)} cannot be decoded: {error}") from error
 

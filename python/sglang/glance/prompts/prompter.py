@@ -29,6 +29,9 @@ class Prompter:
         self.processor = AutoProcessor.from_pretrained(path)
         self.tokenizer = self.processor.tokenizer
         self.image_id = self.tokenizer.convert_tokens_to_ids(self.processor.image_token)
+        # Tokens in whose place the target puts the states of a picture or a video.
+        tokens = [getattr(self.processor, f"{kind}_token", None) for kind in ("image", "video")]
+        self.vision_ids = {self.tokenizer.convert_tokens_to_ids(each) for each in tokens if each}
 
     def text(self, prompt: Prompt) -> str:
         return chat_text(self.processor, prompt)

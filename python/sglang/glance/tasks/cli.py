@@ -67,12 +67,13 @@ def sheets(folder: Path, split: str) -> Iterator[Path]:
 def main(argv: Sequence[str]) -> int:
     parser = Parser("tasks", __doc__)
     parser.add_argument("folder", type=Path, help="where prompts.jsonl, pictures and sheets go")
-    parser.add_argument("--split", choices=SPLITS, default="heldout")
-    parser.add_argument("--count", type=int, default=100, help="samples a task (100)")
-    parser.add_argument("--start", type=int, default=0, help="index of the first (0)")
+    parser.add_argument("--split", choices=SPLITS, default="heldout", help="seeds of their own")
+    parser.add_argument("--count", type=int, default=100, help="samples a task")
+    parser.add_argument("--start", type=int, default=0, help="index of the first")
     args = parser.parse_args(argv)
-    if args.count < 0 or args.start < 0:
-        parser.error(f"got --count {args.count} --start {args.start}; expected neither below 0")
+    if args.count < 1 or args.start < 0:
+        got = f"got --count {args.count} --start {args.start}"
+        parser.error(f"{got}; expected at least 1 sample from an index of at least 0")
     check_folder("folder", args.folder)
     print(write(args.folder, args.split, args.count, args.start))
     for path in sheets(args.folder, args.split):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,8 @@ def check_held_out(options: argparse.Namespace, num_rows: int) -> None:
 def check_rows(
     path: Path, options: argparse.Namespace, prompter: Prompter, vocab_size: int
 ) -> list[Row]:
-    """Rows with an answer to learn from: two tokens or more."""
+    """Rows with an answer to learn from: two tokens or more, up to the first that stands for a
+    picture, of which the target would want to see one."""
 
     def check_row(row: Row) -> None:
         num_prompt = prompter.count(row)
@@ -90,10 +92,19 @@ def check_rows(
                 f"--context-length {options.context_length}"
             )
 
-    kept = [row for row in load_prompts(path, check_row, Row) if len(row.ids) > 1]
+    rows = [_text_alone(row, prompter.vision_ids) for row in load_prompts(path, check_row, Row)]
+    kept = [row for row in rows if len(row.ids) > 1]
     if not kept:
         raise InputError(f"{path}: every answer has fewer than two tokens; nothing can be learnt")
     return kept
+
+
+def _text_alone(row: Row, vision_ids: Collection[int]) -> Row:
+    """``row`` with its answer cut before the first token that stands for a picture or a video: a
+    target that is hardly trained writes such tokens."""
+    stops = (at for at, token in enumerate(row.ids) if token in vision_ids)
+    end = next(stops, len(row.ids))
+    return row if end == len(row.ids) else msgspec.structs.replace(row, ids=row.ids[:end])
 
 
 def _check_prompts(options: argparse.Namespace, prompter: Prompter) -> list[tuple[int, Prompt]]:

@@ -48,7 +48,7 @@ def run(options: argparse.Namespace, console: Console) -> Path:
     rows_path = options.rows or answer(options, job, prompter, console)
     rows = job.rows or check_rows(rows_path, options, prompter, vocab_size)
     if len(rows) < num_rows:
-        console.print(f"{num_rows - len(rows)} answers have a single token: they are left out")
+        console.print(f"{num_rows - len(rows)} answers are left out: no two tokens of text")
         check_held_out(options, len(rows))
     digest = data_hash(rows)
     kind = KINDS[options.algorithm]

@@ -1,7 +1,8 @@
 """Would a server of this target and this head start in this very shell?
 
 A process of its own tries it with the flags of a server, up to where weights would be loaded; flags
-behind ``--`` are added. The head's weights are read. Exit code: 0 it would start, 1 it would not.
+behind ``--`` are added. The head's weights are read. Exit code: 0 it would start, 1 it would not,
+2 the flags are wrong.
 """
 
 from __future__ import annotations

@@ -54,6 +54,13 @@ def surface() -> list[Row]:
     return rows
 
 
+def _kernel() -> tuple[str, bool]:
+    """Whose ops are loaded, and whether no other distribution has written into them."""
+    owners = ", ".join(survey.kernel_owners()) or "of no distribution"
+    mix = survey.kernel_mix()
+    return mix or f"{survey.cpu_ops()}; {owners}", mix is None
+
+
 def examine(flags: list[str]) -> Findings:
     """The trial first, so that nothing but a server's own imports has run before it."""
     tried = trial.try_start(flags)
@@ -62,7 +69,7 @@ def examine(flags: list[str]) -> Findings:
         installed=installed(),
         device=[
             Row("device", f"{kind}: {survey.describe_device(kind)}"),
-            Row("sgl_kernel", survey.cpu_ops()),
+            Row("sgl_kernel", *_kernel()),
             Row("GLANCE", registered.problem or registered.algorithm, registered.problem is None),
         ],
         backends=[

@@ -47,6 +47,8 @@ def _folder(name: str, folder: Path) -> tuple[Row, int, dict[str, Any]]:
         return Row(name, f"{folder}: {error}", False), 0, {}
     text = config.get("text_config", config)
     kind = (config.get("architectures") or ["no architecture"])[0]
+    if ("DFlash" in kind) != (name == "head"):
+        return Row(name, f"{kind}: expected a {name}", False), 0, {}
     sizes = f"{text.get('num_hidden_layers')} layers of {text.get('hidden_size')}"
     if name == "target":
         sizes += f", vocabulary {text.get('vocab_size')}"

@@ -52,6 +52,13 @@ def parse_head(head: Mapping[str, Any], target: Mapping[str, Any]) -> GlanceConf
     defaults; :func:`resolve` applies the flags. Raises :class:`HeadConfigError`.
     """
     dflash = head.get("dflash_config")
+    if dflash is None and "draft_vocab_size" in head:
+        _fail(
+            "dflash_config",
+            dflash,
+            "an object",
+            "this is an EAGLE3 head; use one in DFlash's format",
+        )
     if not isinstance(dflash, Mapping):
         _fail("dflash_config", dflash, "an object", "use a head in DFlash's checkpoint format")
     _refuse_variants(head, dflash)

@@ -17,6 +17,8 @@ class Unavailable(RuntimeError):
 
 
 def refuse(flag: str, got: Any, expected: str) -> NoReturn:
+    if got is None:
+        raise Refusal(f"GLANCE needs {flag}: give {expected}")
     raise Refusal(f"GLANCE does not support {flag}={got!r}: expected {expected}")
 
 

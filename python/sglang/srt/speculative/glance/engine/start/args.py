@@ -40,6 +40,8 @@ REQUIRED = {
     "enable_lora": False,
     "lora_paths": None,
     "enable_pdmux": False,
+    "enable_return_hidden_states": False,  # the tapped states occupy that output
+    "return_hidden_states_mode": None,
     "enable_two_batch_overlap": False,
     "enable_unified_memory": False,
     "enable_watermark": False,
@@ -66,6 +68,8 @@ def check(args: Any) -> None:
     device = _device(args)
     if device not in TREE_BACKENDS:
         refuse("--device", device, f"one of {sorted(TREE_BACKENDS)}")
+    if (mix := survey.kernel_mix()) is not None:
+        raise Refusal(f"GLANCE cannot start: {mix}")
     if device == "cpu" and (problem := survey.cpu_path_problem()) is not None:
         raise Refusal(f"GLANCE cannot run on this CPU: {problem}")
     if args.speculative_draft_model_path is None:

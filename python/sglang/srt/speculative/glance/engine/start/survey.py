@@ -6,10 +6,11 @@ functions.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-import importlib.util
 import os
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,8 @@ import torch
 # SGLang's switch for its CPU path. Where it is not set, and the machine is x86-64 and has no
 # accelerator, `sgl_kernel_cpu_platform` sets it to 1 while SGLang is imported.
 CPU_ENGINE = "SGLANG_USE_CPU_ENGINE"
+# Distributions of a package ``sgl_kernel``: this project's, and SGLang's under two names.
+KERNELS = ("sglang-kernel-cpu", "sglang-kernel", "sgl-kernel")
 # Attention backends that read a tree mask in target verify, by device.
 TREE_BACKENDS = {"cuda": ("flashinfer", "triton", "fa3"), "cpu": ("intel_amx",)}
 FLOAT32 = ("float", "float32")  # what --dtype may say
@@ -93,9 +96,31 @@ def _absence(kind: str, name: str) -> str | None:
     return None
 
 
+def kernel_owners() -> list[str]:
+    """Installed distributions that own the package ``sgl_kernel``, with their versions."""
+    owners = []
+    for name in KERNELS:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            owners.append(f"{name} {metadata.version(name)}")
+    return owners
+
+
+def kernel_mix() -> str | None:
+    """Why ``sgl_kernel`` cannot be trusted here, or None."""
+    owners = kernel_owners()
+    if len(owners) < 2:
+        return None
+    return (
+        f"the package sgl_kernel is of {' and '.join(owners)}, whose files overwrite each other: "
+        "pip uninstall all of them, then install the one for this machine"
+    )
+
+
 def cpu_path_problem() -> str | None:
     """Why a server started in this shell would not take the CPU path, whose attention reads a tree
     mask, or None."""
+    if (mix := kernel_mix()) is not None:
+        return mix
     try:
         import sgl_kernel  # noqa: F401
     except (ImportError, OSError) as error:
