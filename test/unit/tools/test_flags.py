@@ -60,3 +60,9 @@ def test_float32_on_a_gpu_takes_kernels_that_know_it() -> None:
     assert "--attention-backend" not in short_lived("cuda", given=bfloat16)
     assert environment("cuda", bfloat16) == {}
     assert "triton" not in short_lived("cpu", given=given)
+
+
+def test_a_line_of_a_float32_server_on_a_gpu_is_whole(tmp_path: Path) -> None:
+    line = shell_line(serving(tmp_path, tmp_path, "cuda", dtype="float32"), "cuda")
+    assert line.startswith("TRITON_F32_DEFAULT=ieee ") and "--mm-attention-backend sdpa" in line
+    assert "triton" not in shell_line(serving(tmp_path, tmp_path, "cuda", dtype="bfloat16"), "cuda")

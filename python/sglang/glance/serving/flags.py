@@ -72,12 +72,14 @@ def serving(
         flags += ["--device", "cpu"]
         # GLANCE settles the pool itself. SGLang's own would take most of the memory.
         flags += [] if algorithm == "GLANCE" else ["--max-total-tokens", str(POOL_TOKENS)]
+    elif dtype == "float32":
+        flags += _FLOAT32_ON_CUDA
     return flags
 
 
 def shell_line(flags: list[str], device: str) -> str:
     """A command that can be pasted into a shell: this Python, whatever its ``PATH``."""
-    variables = [f"{name}={value}" for name, value in environment(device).items()]
+    variables = [f"{name}={value}" for name, value in environment(device, flags).items()]
     return " ".join(
         [*variables, shlex.join([sys.executable, "-m", "sglang.launch_server", *flags])]
     )
