@@ -72,7 +72,7 @@ soak: setup $(STAMP)-dev  ## mixed random traffic with aborts, checked (MINUTES=
 	    $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 test-gpu: setup $(STAMP)-dev  ## all that needs an NVIDIA GPU, in under 8 minutes (ARGS=--list: what)
-	@PYTHONPATH=test $(BIN)/python -m gpu $(ARGS)
+	@$(BIN)/python test/gpu/check.py $(ARGS)
 
 clean:  ## remove build output and caches, keep .venv
 	rm -rf out .pytest_cache .ruff_cache .hypothesis .import_linter_cache .grimp_cache

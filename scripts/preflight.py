@@ -29,8 +29,20 @@ def problems(device: str) -> list[str]:
     return found
 
 
+def notes(device: str) -> list[str]:
+    """What may be missed later."""
+    home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
+    found = shutil.which("nvcc") or os.path.exists(os.path.join(home, "bin", "nvcc"))
+    if device == "cpu" or found:
+        return []
+    return [
+        "no nvcc: SGLang and FlashInfer compile kernels when they first run; if a server fails "
+        "there, install the CUDA toolkit or set CUDA_HOME"
+    ]
+
+
 if __name__ == "__main__":
     lacks = problems(sys.argv[1])
-    for line in lacks:
+    for line in [*notes(sys.argv[1]), *lacks]:
         print(f"setup: {line}", file=sys.stderr)
     sys.exit(bool(lacks))

@@ -27,6 +27,18 @@ def chat(prompt: str, images: int = 0) -> str:
     return f"<|im_start|>user\n{vision}{prompt}<|im_end|>\n<|im_start|>assistant\n"
 
 
+CONTEXT = 4096  # the shipped reader's positions; the host ends an answer two tokens short of it
+TAKEN = 15  # tokens of a chat prompt around a text of one-token words
+PICTURE = 98  # of a shipped picture, and what is around it
+
+
+def near_the_end(left: int, image: str | None = None) -> dict:
+    """A prompt that leaves about ``left`` tokens of the context for the answer."""
+    taken = TAKEN if image is None else TAKEN + PICTURE
+    words = chat("word " * (CONTEXT - taken - left), images=int(image is not None))
+    return {"text": words, "images": [image] if image else []}
+
+
 def picture_prompts(folder: Path) -> list[dict]:
     """The pictures of a folder with their questions, as ``/generate`` requests."""
     rows = map(json.loads, (folder / "prompts.jsonl").read_text().splitlines())

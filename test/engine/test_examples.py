@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import runpy
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +38,12 @@ def test_they_are_short_and_run_here() -> None:
     assert {path.name for path in EXAMPLES.iterdir() if path.is_file()} == tested
     for name in tested:
         assert len((EXAMPLES / name).read_text().splitlines()) < LINES
+
+
+def test_the_clients_own_picture_is_a_shipped_one() -> None:
+    assert runpy.run_path(str(EXAMPLES / "openai_client.py"))["PICTURE"] in map(
+        str, PICTURES.iterdir()
+    )
 
 
 def test_openai_client(glance: Server) -> None:

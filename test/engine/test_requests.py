@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from builders.floors import ACCEPT_LEN_READ, PICTURES_READ
 from builders.pictures import encode, form
-from builders.prompts import picture
+from builders.prompts import CONTEXT, picture
 from harness import (
     Answer,
     Plain,
@@ -23,7 +23,6 @@ from harness import (
 from sglang.glance.tasks.score import right
 
 LENGTH = {"max_new_tokens": 64, "ignore_eos": True}
-CONTEXT = 4096  # of the shipped reader
 
 
 def test_shipped_pictures_are_read(glance: Server, plain: Plain, questions: list[dict]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from builders.prompts import CONTEXT, near_the_end
 from builders.shipped import token
 from harness import (
     Answer,
@@ -155,18 +156,6 @@ def test_limits_and_stops_in_one_batch(questions: list[dict], glance: Server, pl
     for limit in (5, 17, 33):
         answers = glance.generate_all(requests, parallel=6, max_new_tokens=limit, stop=["1", "\n"])
         assert_identical(answers, plain.answers(requests, max_new_tokens=limit, stop=["1", "\n"]))
-
-
-CONTEXT = 4096  # the reader's positions; the host ends an answer two tokens short of it
-TAKEN = 15  # tokens of a chat prompt around a text of one-token words
-PICTURE = 98  # of a shipped picture, and what is around it
-
-
-def near_the_end(left: int, image: str | None = None) -> dict:
-    """A prompt that leaves about ``left`` tokens of the context for the answer."""
-    taken = TAKEN if image is None else TAKEN + PICTURE
-    words = chat("word " * (CONTEXT - taken - left), images=int(image is not None))
-    return {"text": words, "images": [image] if image else []}
 
 
 def test_end_of_the_context(served: Server, plain: Plain, questions: list[dict]) -> None:

@@ -1,77 +1,88 @@
-"""FlashInfer's attention over a candidate tree, with this project's mask, against plain softmax."""
+"""FlashInfer's paged prefill with our mask against a slow reference: ``attention.py`` prints one
+JSON object, and ends with code 1 where they differ."""
 
 from __future__ import annotations
 
+import json
+import sys
+from pathlib import Path
+
 import torch
-from sglang.srt.speculative.glance.kernels.select import ops_for
 
-HEADS, KV_HEADS, SIZE = 8, 2, 64
-PREFIXES = (1, 17, 300, 4001)
-BLOCK, TOPK, BUDGET = 16, 8, 32
-TOLERANCE = 2e-2  # bfloat16 values of unit scale
+TEST = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TEST), str(TEST / "unit" / "core")]
 
+from builders.tree_batch import TreeBatch  # noqa: E402  the path is set above
+from sglang.srt.speculative.glance.core.tree import ancestor_mask  # noqa: E402
+from sglang.srt.speculative.glance.kernels.select import ops_for  # noqa: E402
 
-def tree_masks(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ancestors ``[bs, N, N] bool`` of random trees, and the mask as FlashInfer reads it."""
-    ops, bs = ops_for(device), len(PREFIXES)
-    torch.manual_seed(0)
-    ids = torch.rand(bs, BLOCK - 1, 1000, device=device).topk(TOPK).indices
-    logprobs = torch.randn(bs, BLOCK - 1, TOPK, device=device).log_softmax(-1)
-    roots = torch.zeros(bs, dtype=torch.int64, device=device)
-    tree = ops.build_tree(roots, ids, logprobs, BUDGET)
-    ancestors = ops.ancestor_mask(tree.parents, BLOCK - 1)
-    lens = torch.tensor(PREFIXES, device=device)
-    return ancestors, ops.full_mask(ancestors, lens, sum(PREFIXES))
+TOLERANCE = 2e-2  # of values around 1, in bfloat16
+WORKSPACE = 128 << 20
+# num_nodes, prefix_lens, query heads, KV heads, head size
+CASES = {
+    "a tree of the shipped model": (32, (7, 300, 1), 4, 2, 64),
+    "a tree of a large model": (64, (1500, 33), 32, 8, 128),
+    "a chain's width": (16, (40, 0, 129, 64), 16, 8, 128),
+}
 
 
-def largest_error(page_size: int) -> float:
-    """Largest absolute difference from the reference, over requests of several prefix lengths."""
+def flashinfer_attention(
+    batch: TreeBatch,
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    mask: torch.Tensor | None,
+) -> torch.Tensor:
+    """As SGLang calls it. ``mask`` None: each node sees all nodes before it."""
     from flashinfer import BatchPrefillWithPagedKVCacheWrapper
 
-    device = torch.device("cuda")
-    ancestors, mask = tree_masks(device)
-    totals = [prefix + BUDGET for prefix in PREFIXES]
-    pages = [-(-total // page_size) for total in totals]
-    kv = torch.randn(sum(pages), 2, page_size, KV_HEADS, SIZE, device=device).bfloat16()
-    q = torch.randn(len(PREFIXES) * BUDGET, HEADS, SIZE, device=device).bfloat16()
-
-    def running(counts: list[int]) -> torch.Tensor:
-        return torch.tensor([0, *counts], device=device).cumsum(0).int()
-
-    last = [total - (count - 1) * page_size for total, count in zip(totals, pages, strict=True)]
-    workspace = torch.empty(128 << 20, dtype=torch.uint8, device=device)
+    qo_indptr, kv_indptr, kv_indices, _ = batch.flashinfer_arguments()
+    workspace = torch.empty(WORKSPACE, dtype=torch.uint8, device=batch.device)
     wrapper = BatchPrefillWithPagedKVCacheWrapper(workspace, "NHD")
+    last_page_lens = torch.ones(len(batch.prefix_lens), dtype=torch.int32, device=batch.device)
     wrapper.plan(
-        running([BUDGET] * len(PREFIXES)),
-        running(pages),
-        torch.arange(sum(pages), device=device).int(),
-        torch.tensor(last, device=device).int(),
-        HEADS,
-        KV_HEADS,
-        SIZE,
-        page_size,
+        qo_indptr.to(torch.int32),
+        kv_indptr.to(torch.int32),
+        kv_indices.to(torch.int32),
+        last_page_lens,
+        queries.shape[1],
+        keys.shape[1],
+        queries.shape[2],
+        1,
         custom_mask=mask,
-        q_data_type=torch.bfloat16,
+        causal=mask is None,
+        q_data_type=queries.dtype,
+        kv_data_type=keys.dtype,
     )
-    got = wrapper.run(q, kv).view(len(PREFIXES), BUDGET, HEADS, SIZE)
-    worst, first = 0.0, 0
-    for number, (total, count) in enumerate(zip(totals, pages, strict=True)):
-        keys, values = kv[first : first + count].unbind(1)
-        k, v = (part.reshape(-1, KV_HEADS, SIZE)[:total] for part in (keys, values))
-        expected = reference(q.view(*got.shape)[number], k, v, ancestors[number])
-        worst = max(worst, (got[number].float() - expected).abs().max().item())
-        first += count
-    return worst
+    return wrapper.run(queries, (keys[:, None], values[:, None]))
 
 
-def reference(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, ancestors: torch.Tensor
-) -> torch.Tensor:
-    """``q [N, heads, D]``, ``k`` and ``v [prefix + N, kv heads, D]`` -> ``[N, heads, D]`` float32:
-    each node sees the prefix and its ancestors."""
-    shared = q.shape[1] // k.shape[1]
-    k, v = (x.float().repeat_interleave(shared, dim=1) for x in (k, v))
-    scores = torch.einsum("nhd,mhd->hnm", q.float(), k) / q.shape[-1] ** 0.5
-    seen = torch.ones(len(q), len(k), dtype=torch.bool, device=q.device)
-    seen[:, len(k) - len(q) :] = ancestors
-    return torch.einsum("hnm,mhd->nhd", scores.masked_fill(~seen, -torch.inf).softmax(-1), v)
+def errors(device: torch.device, case: tuple) -> dict[str, float]:
+    """Largest difference from the reference: with our mask, and causally, which must be wrong."""
+    num_nodes, prefix_lens, heads, kv_heads, dim = case
+    batch = TreeBatch(0, device, num_nodes, prefix_lens, num_slots=2048)
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(len(prefix_lens) * num_nodes, heads, dim), *[(2048, kv_heads, dim)] * 2]
+    queries, keys, values = (
+        torch.randn(shape, generator=generator).to(device, torch.bfloat16) for shape in shapes
+    )
+    expected = batch.slow_attention(queries, keys, values)
+    ancestors = ancestor_mask(batch.parents)
+    mask = ops_for(device).full_mask(ancestors, batch.seq_lens, sum(prefix_lens))
+
+    def error(mask: torch.Tensor | None) -> float:
+        out = flashinfer_attention(batch, queries, keys, values, mask)
+        return (out.float() - expected).abs().max().item()
+
+    return {"masked": error(mask), "causal": error(None)}
+
+
+def main(device: str = "cuda") -> int:
+    found = {name: errors(torch.device(device), case) for name, case in CASES.items()}
+    print(json.dumps(found))
+    right = all(e["masked"] < TOLERANCE and e["causal"] > 10 * TOLERANCE for e in found.values())
+    return 0 if right else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,149 +1,260 @@
-"""What a server is asked, check by check, and how its answers are judged against plain decoding's.
-
-In float32 the ids are equal. In bfloat16 a tree's rows may be rounded otherwise than one row: an
-answer may leave plain decoding's at a token whose two best candidates are nearly tied there, and
-what comes behind is not compared.
-"""
+"""What a GLANCE server is asked beside a plain one. A check returns its numbers, or raises
+:class:`Wrong` or ``AssertionError``."""
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import msgspec
+from builders.features import FEATURES, Expected, verdict
 from builders.floors import ACCEPT_LEN_READ, ACCEPT_LEN_READ_BY_CHAIN
-from builders.prompts import chat, picture_prompts
-from builders.shipped import BLANKS, token
-from sglang.glance.serving.server import Answer, Server
-from sglang.glance.shipped import PICTURES
+from builders.prompts import TEXTS, chat
+from harness import (
+    Answer,
+    Ask,
+    Plain,
+    Server,
+    ask_together,
+    assert_identical,
+    assert_no_slot_lost,
+)
+from logprobs import EVERYTHING, INPUT, OUTPUT, TOLERANCE, flat
+from sglang.glance.check.audit import compare, near_tie_bound
+from sglang.glance.measure import figures
+from sglang.glance.measure.bench import Arm, measure, warm_up
+from sglang.glance.serving.arms import GLANCE, PLAIN
+from sglang.glance.serving.client import Reply
 
-NEAR_TIE = 0.5  # nats between the two best tokens; bfloat16 logits of this size step by 0.06-0.12
-LOGPROB_TOLERANCE = {True: 1e-3, False: 0.25}  # float32, bfloat16
-CONTEXT = 4096  # of the shipped reader
-LONG = {"max_new_tokens": 48, "ignore_eos": True}
-# Additive and scaling ones apart: plain decoding applies both in no fixed order.
-PENALTIES = [
-    {"frequency_penalty": 0.4, "presence_penalty": 0.2, **LONG},
-    {"repetition_penalty": 1.2, **LONG},
-    {"min_new_tokens": 30, "max_new_tokens": 48},
-]
-BIAS = {"logit_bias": {str(token("1")): 3.0, str(token("2")): -2.0}}
-FIELDS = {"name": {"type": "string", "maxLength": 12}, "kind": {"enum": ["chart", "form"]}}
-SCHEMA = {"type": "object", "properties": FIELDS, "required": list(FIELDS)}
-SCHEMA["additionalProperties"] = False
-GRAMMAR = {"json_schema": json.dumps(SCHEMA)}
-GRAMMAR["logit_bias"] = {str(blank): -100 for blank in BLANKS}
-LINES = {"regex": r"([A-Z][A-Za-z]+: [A-Z0-9.\-]+\n?){1,4}"}
-TEXTS = [{"text": chat("What is the Total?")}, {"text": chat("abc " * 60)}, {"text": "Total:"}]
-
-Ask = tuple[dict, dict]  # a request, and its sampling parameters
-
-
-def asks(check: str) -> list[Ask]:
-    """Every check is asked for with its two best tokens, by which a divergence is judged."""
-    pictures = [_with_margins(row) for row in picture_prompts(PICTURES)]
-    few = [*pictures[::5], *map(_with_margins, TEXTS)]
-    if check in ("alone", "crowd"):
-        return [(row, {}) for row in pictures] + [(row, LONG) for row in few[4:]]
-    if check == "context":
-        # The first two end two tokens before the limit, where a window reaches past it.
-        return [_until_the_context_ends(n) for n in (3990, 4010)] + [(row, LONG) for row in few[:4]]
-    sampling = {
-        "cold": [{"temperature": 0.4, "top_p": 1e-6, **LONG}],
-        "seeded": [{"temperature": 1.0, "sampling_seed": 5, **LONG}],
-        "penalties": PENALTIES,
-        "bias": [{**LONG, **BIAS}],
-        "grammar": [GRAMMAR, LINES],
-        "logprobs": [LONG],
-    }[check]
-    return [(row, params) for params in sampling for row in few]
+Numbers = dict[str, Any]
+LARGEST_GRAPH, MOST_AT_A_TIME = 4, 8  # requests: in a captured round, and in any
+SHORT_CONTEXT = 256  # tokens; a picture with its question takes about 110
+MARGINS = {"return_logprob": True, "top_logprobs_num": 5}
+# On a GPU a row's matrix products are summed in another order for each size of the batch.
+LOGPROB_TOLERANCE = {"cpu": TOLERANCE, "cuda": 1e-3}
+STEP = re.compile(r"Decode batch.*?#running-req: (\d+),.*? graph: (True|False)")
 
 
-def _with_margins(request: dict) -> dict:
-    return {**request, "extra": {"return_logprob": True, "top_logprobs_num": 2}}
+class Wrong(Exception):
+    def __init__(self, reason: str, numbers: Numbers) -> None:
+        super().__init__(reason)
+        self.numbers = numbers
 
 
-def _until_the_context_ends(words: int) -> Ask:
-    return _with_margins({"text": chat("word " * words)}), {
-        "max_new_tokens": CONTEXT - words - 20,
-        "ignore_eos": True,
+class Asked(NamedTuple):
+    """``ours``: the server under test, on ``device``, with trees or, where not ``tree``, chains.
+    ``plain``, ``expected``: plain decoding of the same dtype. ``pictures``: requests about them."""
+
+    ours: Server
+    plain: Plain
+    expected: Expected
+    dtype: str
+    device: str
+    tree: bool
+    pictures: list[dict]
+
+    @property
+    def requests(self) -> list[dict]:
+        return [*self.pictures, *({"text": chat(text)} for text in TEXTS)]
+
+
+def tokens_a_round(answers: Sequence[Answer]) -> float | None:
+    rounds = sum(answer.rounds for answer in answers)
+    return round(sum(len(a.ids) - 1 for a in answers) / rounds, 3) if rounds else None
+
+
+def reply(answer: Answer) -> Reply:
+    rows = answer.meta.get("output_top_logprobs") or []
+    return Reply(answer.ids, best=[{token: value for value, token, *_ in row} for row in rows])
+
+
+def judged(asked: Asked, asks: Sequence[Ask], got: Sequence[Answer]) -> Numbers:
+    """Greedy answers against plain decoding's. In float32 all must be identical; in bfloat16 an
+    answer may depart where plain decoding's own tokens are nearly tied, as the audit counts it."""
+    exact = asked.dtype == "float32"
+    asked_plain = [(q if exact else {**q, "extra": MARGINS}, given) for q, given in asks]
+    expected = asked.plain.answers_to(asked_plain)
+    replies = [[reply(answer) for answer in answers] for answers in (expected, got)]
+    tokens, found = compare(*replies, near_tie_bound(asked.dtype))
+    numbers = {
+        "requests": len(got),
+        "tokens": tokens,
+        "divergences": [msgspec.to_builtins(each) for each in found],
+        "tokens_a_round": tokens_a_round(got),
     }
+    faults = [each for each in found if not each.near_tie]
+    if faults:
+        first = faults[0]
+        raise Wrong(
+            f"{len(faults)} of {len(got)} answers depart from plain decoding's; request "
+            f"{first.request} at token {first.position}: margin {first.margin}, gap {first.gap}",
+            numbers,
+        )
+    if not numbers["tokens_a_round"]:
+        raise Wrong("no draft was verified: the server decoded plainly", numbers)
+    if exact:
+        assert_identical(got, expected)
+    return numbers
 
 
-def answers(server: Server, check: str) -> list[Answer]:
-    """One at a time, or all at once where requests are to share batches."""
-    at_once = 1 if check == "alone" else 12
-    with ThreadPoolExecutor(at_once) as pool:
-        return list(pool.map(lambda ask: server.generate(ask[0], **ask[1]), asks(check)))
+def answered(asked: Asked, at_a_time: int) -> Numbers:
+    """All requests. The head must draft as far as it does on a CPU: a fault in its own pass costs
+    no token of the output."""
+    got = asked.ours.generate_all(asked.requests, at_a_time)
+    numbers = judged(asked, [(request, {}) for request in asked.requests], got)
+    pairs = zip(got, asked.requests, strict=True)
+    read = tokens_a_round([a for a, q in pairs if q.get("task") in ("document", "chart")])
+    numbers["tokens_a_round_read"] = read
+    floor = ACCEPT_LEN_READ if asked.tree else ACCEPT_LEN_READ_BY_CHAIN
+    if read < floor:
+        raise Wrong(f"{read} tokens a round on documents and charts, not {floor}", numbers)
+    return numbers
 
 
-class Verdict(NamedTuple):
-    good: bool
-    reason: str
-    figures: dict
-
-
-def judge(
-    check: str, exact: bool, chain: bool, plain: Sequence[Answer], drafted: Sequence[Answer]
-) -> Verdict:
-    """``exact``: no answer may differ. Otherwise each may, from a near tie on."""
-    steps = [first_difference(a, b) for a, b in zip(plain, drafted, strict=True)]
-    margins = {n: margin(plain[n], at) for n, at in enumerate(steps) if at is not None}
-    figures = {
-        "answers": len(drafted),
-        "divergences": len(margins),
-        "margins": [round(nats, 4) for nats in margins.values()],
-        "accept_len": round(accept_len(drafted), 3),
-    }
-    bad = [
-        f"answer {n} at token {steps[n]}" for n, nats in margins.items() if exact or nats > NEAR_TIE
-    ]
-    if not any(answer.rounds for answer in drafted):
-        bad.append("no verify round was counted")
-    if check == "alone":
-        read = [a for a, (row, _) in zip(drafted, asks(check)) if _is_read(row)]
-        floor = ACCEPT_LEN_READ_BY_CHAIN if chain else ACCEPT_LEN_READ
-        figures["accept_len_read"] = round(accept_len(read), 3)
-        if accept_len(read) < floor:
-            bad.append(f"accept length {accept_len(read):.3f} below {floor}")
-    if check == "logprobs":
-        figures["logprob_error"] = max(map(_logprob_error, plain, drafted, steps))
-        if figures["logprob_error"] > LOGPROB_TOLERANCE[exact]:
-            bad.append(f"log-probabilities differ by {figures['logprob_error']:.4f}")
-    return Verdict(not bad, "; ".join(bad), figures)
-
-
-def first_difference(plain: Answer, drafted: Answer) -> int | None:
-    """Output position at which the ids part; None where they are the same."""
-    for step, (a, b) in enumerate(zip(plain.ids, drafted.ids)):
-        if a != b:
-            return step
-    shorter = min(len(plain.ids), len(drafted.ids))
-    return None if len(plain.ids) == len(drafted.ids) else shorter
-
-
-def margin(answer: Answer, step: int) -> float:
-    """Nats between the two likeliest tokens at output position ``step``; endless where it is
-    behind the answer's end, which no near tie explains."""
-    rows = answer.meta["output_top_logprobs"]
-    if step >= len(rows):
-        return float("inf")
-    best = sorted((entry[0] for entry in rows[step]), reverse=True)
-    return best[0] - best[1]
-
-
-def _is_read(row: dict) -> bool:
-    return row.get("task") in ("document", "chart")
-
-
-def accept_len(drafted: Sequence[Answer]) -> float:
-    return sum(len(a.ids) - 1 for a in drafted) / max(sum(a.rounds for a in drafted), 1)
-
-
-def _logprob_error(plain: Answer, drafted: Answer, step: int | None) -> float:
-    """Largest difference of a token's log-probability, up to where the ids part."""
-    pairs = zip(
-        plain.meta["output_token_logprobs"][:step], drafted.meta["output_token_logprobs"][:step]
+def batches(asked: Asked, at_a_time: int) -> tuple[Numbers, list[int], list[int]]:
+    """Also the batch sizes of the rounds that replayed a captured graph, and of those that did
+    not."""
+    before = asked.ours.log.stat().st_size
+    numbers = answered(asked, at_a_time)
+    with asked.ours.log.open("rb") as log:
+        log.seek(before)
+        steps = STEP.findall(log.read().decode(errors="replace"))
+    replayed, eager = (
+        sorted({int(size) for size, ran in steps if ran == kind}) for kind in ("True", "False")
     )
-    return max((abs(a[0] - b[0]) for a, b in pairs), default=0.0)
+    return numbers | {"graph_batches": replayed, "eager_batches": eager}, replayed, eager
+
+
+def greedy(asked: Asked) -> Numbers:
+    """One at a time."""
+    return answered(asked, 1)
+
+
+def in_graphs(asked: Asked) -> Numbers:
+    """Batches that captured graphs hold."""
+    numbers, replayed, eager = batches(asked, LARGEST_GRAPH)
+    if eager or not replayed:
+        raise Wrong("not every round replayed a captured graph", numbers)
+    return numbers
+
+
+def above_the_largest_graph(asked: Asked) -> Numbers:
+    numbers, replayed, eager = batches(asked, MOST_AT_A_TIME)
+    if max(replayed, default=0) > LARGEST_GRAPH or max(eager, default=0) <= LARGEST_GRAPH:
+        raise Wrong("no round was above the largest graph, or one above it replayed it", numbers)
+    return numbers
+
+
+def without_graphs(asked: Asked) -> Numbers:
+    """A server that captured none."""
+    numbers, replayed, eager = batches(asked, MOST_AT_A_TIME)
+    if replayed or not eager:
+        raise Wrong("a round replayed a captured graph", numbers)
+    return numbers
+
+
+def end_of_the_context(asked: Asked) -> Numbers:
+    """Answers that loop up to the end of ``SHORT_CONTEXT``, where a window is wider than what is
+    left, and others beside them that end before: every slot must stay its request's."""
+    asks: list[Ask] = []
+    for picture in asked.pictures[::2]:
+        taken = asked.plain.answer(picture, max_new_tokens=1).meta["prompt_tokens"]
+        # The host keeps two tokens free.
+        asks.append((picture, {"ignore_eos": True, "max_new_tokens": SHORT_CONTEXT - 2 - taken}))
+    asks += [(picture, {}) for picture in asked.pictures[1::4]]
+    return judged(asked, asks, ask_together(asked.ours, asks))
+
+
+def features(asked: Asked, names: Sequence[str]) -> Numbers:
+    """Rows of the table in docs/losslessness.md, in a batch with greedy requests."""
+    judge = partial(verdict, asked.ours, asked.expected, "mixed batch")
+    numbers = {name: judge(FEATURES[name], asked.pictures) for name in names}
+    if wrong := [name for name, got in numbers.items() if got != PLAINLY.get(name, "exact")]:
+        raise Wrong(f"not as documented: {', '.join(wrong)}", numbers)
+    return numbers
+
+
+PLAINLY = {"grammar and ignore_eos": "plainly"}
+FEATURE_GROUPS = {
+    "penalties": (
+        *("repetition penalty", "presence penalty", "frequency penalty", "min_new_tokens"),
+        "logit bias",
+    ),
+    "grammar": ("JSON schema", "regex", "EBNF", *PLAINLY),
+    "sampling": ("temperature, top-p, top-k, min-p", "n = 2"),
+    "endings": ("end of text", "stop string", "stop token", "max_new_tokens", "streaming"),
+}
+
+
+def logprobs(asked: Asked) -> Numbers:
+    """Of prompt and output, one at a time and together: plain decoding's within rounding."""
+    requests = [{**request, "extra": EVERYTHING} for request in asked.requests[-4::3]]
+    requests += [{**request, "extra": EVERYTHING} for request in asked.pictures[:2]]
+    expected = asked.plain.answers(requests, max_new_tokens=24)
+    most = 0.0
+    for parallel in (1, len(requests)):
+        got = asked.ours.generate_all(requests, parallel, max_new_tokens=24)
+        assert_identical(got, expected)
+        for (ours, plain), key in product(zip(got, expected, strict=True), (*OUTPUT, *INPUT)):
+            pairs = list(zip(*(flat(answer.meta[key]) for answer in (ours, plain)), strict=True))
+            # Of two that are nearly tied either may be listed first: the values say enough.
+            assert [a is None for (a, _), _ in pairs] == [b is None for _, (b, _) in pairs], key
+            most = max([most, *(abs(a - b) for (a, _), (b, _) in pairs if a is not None)])
+    numbers = {"requests": len(requests), "largest_difference": most}
+    if most > LOGPROB_TOLERANCE[asked.device]:
+        raise Wrong(f"log-probabilities differ by up to {most}", numbers)
+    return numbers
+
+
+def seeded(asked: Asked) -> Numbers:
+    """``sampling_seed``: plain decoding's tokens, whatever is in the batch."""
+    hot = {"temperature": 1.0, "top_p": 0.95, "max_new_tokens": 48, "ignore_eos": True}
+    requests = [*asked.pictures[:4], *asked.requests[-4:]]
+    asks = [(request, {**hot, "sampling_seed": seed}) for seed in (1, 2, 3) for request in requests]
+    expected = asked.plain.answers_to(asks)
+    got = ask_together(asked.ours, asks)
+    distinct = len({tuple(answer.ids) for answer in got})
+    numbers = {"requests": len(asks), "distinct": distinct, "tokens_a_round": tokens_a_round(got)}
+    if distinct <= len(requests):
+        raise Wrong("three seeds gave no more answers than one: nothing was sampled", numbers)
+    assert_identical(got, expected)
+    return numbers
+
+
+def slots(asked: Asked) -> Numbers:
+    """None is lost."""
+    assert_no_slot_lost(asked.ours)
+    return {}
+
+
+def speed(asked: Asked, batch: int, repeats: int = 2) -> Numbers:
+    """Plain decoding's time over GLANCE's, from empty caches, the two in turns."""
+    servers = {PLAIN: asked.plain.server, GLANCE: asked.ours}
+    # A round log that nobody writes: it would make each round slower.
+    arms = [Arm(name, server, Path("no-rounds")) for name, server in servers.items()]
+    for arm in arms:
+        warm_up(arm, asked.pictures, batch)
+    rows = list(measure(arms, asked.pictures, asked.dtype, batch, repeats))
+    plain, ours = (figures.select(rows, arm=name) for name in servers)
+    by_prompt = figures.prompts(ours), figures.prompts(plain)
+    same, number = figures.identical(ours, plain)
+    numbers: Numbers = {"batch": batch, "answers": number, "identical": same}
+    numbers["tokens_a_round"] = round(figures.accept_length(ours), 3)
+    for name, rate in (
+        ("decode_only", figures.decode_tok_s),
+        ("end_to_end", figures.end_to_end_tok_s),
+    ):
+        ratio = figures.speedup(rate, *by_prompt)
+        numbers[name] = {
+            "ratio": round(ratio.value, 3),
+            "interval": [round(ratio.low, 3), round(ratio.high, 3)],
+            "glance_tok_s": round(rate(by_prompt[0].values()), 1),
+            "plain_tok_s": round(rate(by_prompt[1].values()), 1),
+        }
+    if asked.dtype == "float32" and same < number:
+        raise Wrong(f"{number - same} of {number} timed answers depart", numbers)
+    return numbers

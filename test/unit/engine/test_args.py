@@ -22,6 +22,7 @@ def server_args(**changes) -> SimpleNamespace:
     fields = {
         **REQUIRED,
         "device": "cpu",
+        "dtype": "bfloat16",
         "model_path": str(READER),
         "revision": None,
         "trust_remote_code": False,

@@ -11,6 +11,7 @@ from sglang.srt.arg_groups.overrides import resolving_view
 from sglang.srt.plugins import load_plugins
 from sglang.srt.runtime_context import override_platform
 from sglang.srt.server_args import ServerArgs
+from sglang.srt.speculative.glance.refusal import Refusal
 
 AMPERE = {"is_hopper_with_cuda_12_3": False, "is_sm100": False}
 HOPPER, BLACKWELL = {**AMPERE, "is_hopper_with_cuda_12_3": True}, {**AMPERE, "is_sm100": True}
@@ -45,6 +46,22 @@ def test_flashinfer_is_the_default_where_it_is_installed(platform: dict, flags: 
 def test_a_backend_that_is_named_is_kept(backend: str) -> None:
     args = resolved(HOPPER, attention_backend=backend)
     assert args.attention_backend == args.speculative_draft_attention_backend == backend
+
+
+def test_float32_is_verified_by_a_backend_that_knows_it() -> None:
+    """FlashInfer and FA3 take float16 and bfloat16 alone."""
+    args = resolved(HOPPER, dtype="float32")
+    assert args.attention_backend == args.speculative_draft_attention_backend == "triton"
+    for flag in ("attention_backend", "decode_attention_backend"):
+        for backend in ("flashinfer", "fa3"):
+            with pytest.raises(Refusal, match=f"{backend}.*triton.*--dtype float32"):
+                resolved(HOPPER, dtype="float32", **{flag: backend})
+
+
+def test_target_and_head_share_a_dtype_where_none_is_given() -> None:
+    """SGLang would serve the float32 target in float16, and its bfloat16 head in bfloat16."""
+    assert resolved(HOPPER).dtype == "float16"
+    assert resolved(HOPPER, dtype="bfloat16").dtype == "bfloat16"
 
 
 def test_a_server_without_glance_keeps_sglangs_default() -> None:

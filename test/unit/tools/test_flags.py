@@ -42,3 +42,27 @@ def test_a_pool_holds_two_of_the_longest_requests() -> None:
     assert tokens(None) == tokens(100) == 12000
     assert tokens(9000) == 18000
     assert short_lived("cuda", 9000)[-2:] == ("--context-length", "9000")
+
+
+def test_servers_beside_each_other_on_a_gpu_have_pools_of_a_stated_size() -> None:
+    assert "--max-total-tokens" in short_lived("cuda")
+
+
+def test_float32_on_a_gpu_takes_kernels_that_know_it() -> None:
+    """By SGLang's defaults on Hopper neither text nor pictures are attended to in float32."""
+    given = ("--dtype", "float32", "--port", "1")
+    flags = short_lived("cuda", given=given)
+    assert flags[-4:] == given
+    chosen = dict(zip(flags, flags[1:]))
+    assert chosen["--attention-backend"] == "triton" and chosen["--mm-attention-backend"] == "sdpa"
+    assert environment("cuda", given) == {"TRITON_F32_DEFAULT": "ieee"}
+    bfloat16 = ("--dtype", "bfloat16")
+    assert "--attention-backend" not in short_lived("cuda", given=bfloat16)
+    assert environment("cuda", bfloat16) == {}
+    assert "triton" not in short_lived("cpu", given=given)
+
+
+def test_a_line_of_a_float32_server_on_a_gpu_is_whole(tmp_path: Path) -> None:
+    line = shell_line(serving(tmp_path, tmp_path, "cuda", dtype="float32"), "cuda")
+    assert line.startswith("TRITON_F32_DEFAULT=ieee ") and "--mm-attention-backend sdpa" in line
+    assert "triton" not in shell_line(serving(tmp_path, tmp_path, "cuda", dtype="bfloat16"), "cuda")

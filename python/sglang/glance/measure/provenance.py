@@ -14,16 +14,17 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import msgspec
-from sglang.glance.serving.flags import compute_threads
+from sglang.glance.serving.flags import compute_threads, this_device
 
 PACKAGES = ("sglang", "sglang-glance", "sglang-kernel-cpu", "torch", "transformers")
+GPU_PACKAGES = ("flashinfer-python", "sglang-kernel", "triton")
 CPU_FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_tile", "amx_bf16")
 
 
 class Provenance(msgspec.Struct, frozen=True):
     """``commit`` and ``dirty`` are None outside a checkout; ``data``: SHA-256 over model, head,
     prompts and pictures; ``kernels``: the ops of ``sgl_kernel``; ``load``: run queue before the
-    start."""
+    start; ``machine``: the processor, and before it the GPU where there is one."""
 
     command: list[str]
     started: str
@@ -51,10 +52,15 @@ class Provenance(msgspec.Struct, frozen=True):
 
 def describe(data: Iterable[Path]) -> Provenance:
     """This process' surroundings; ``data``: files and folders that the run reads."""
-    from sglang.srt.speculative.glance.engine.start.survey import cpu_ops  # imports torch
+    from sglang.srt.speculative.glance.engine.start.survey import (  # imports torch
+        cpu_ops,
+        describe_device,
+    )
 
     commit, dirty = _checkout()
-    name, features = _processor()
+    (name, features), packages = _processor(), PACKAGES
+    if this_device() == "cuda":
+        name, packages = f"{describe_device('cuda')}, {name}", (*PACKAGES, *GPU_PACKAGES)
     return Provenance(
         command=[Path(sys.argv[0]).name, *sys.argv[1:]],
         started=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -68,7 +74,7 @@ def describe(data: Iterable[Path]) -> Provenance:
         kernels=cpu_ops(),
         load=round(os.getloadavg()[0], 2),
         python=platform.python_version(),
-        versions={name: _version(name) for name in PACKAGES},
+        versions={name: _version(name) for name in packages},
         data=_digest(data),
     )
 

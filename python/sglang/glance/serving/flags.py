@@ -5,18 +5,24 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 CPU_ENGINE = {"SGLANG_USE_CPU_ENGINE": "1"}
 POOL_TOKENS = 20000
-# Of a server that a command starts for itself. The pool is bounded by its tokens. The memory
-# fraction only has to be generous: what other processes take while a server loads counts too.
+# Of a server that a command starts for itself, often beside others. The pool is bounded by its
+# tokens. The memory fraction only has to be generous: what other processes take while a server
+# loads counts too.
 _SHORT_LIVED = {
     "cpu": "--attention-backend intel_amx --mem-fraction-static 0.8 --max-running-requests 8 "
     "--skip-server-warmup --sleep-on-idle",
-    "cuda": "--skip-server-warmup",
+    "cuda": "--mem-fraction-static 0.9 --skip-server-warmup",
 }
-_SHORT_LIVED_TOKENS = 12000
+_SHORT_LIVED_TOKENS = {"cpu": 12000, "cuda": 65536}
+# FlashInfer and FA3, which SGLang would choose for text and for pictures, have no float32. Triton
+# multiplies float32 as TF32 unless told otherwise.
+_FLOAT32_ON_CUDA = ("--attention-backend", "triton", "--mm-attention-backend", "sdpa")
+_EXACT_TRITON = {"TRITON_F32_DEFAULT": "ieee"}
 
 
 def this_device() -> str:
@@ -33,19 +39,26 @@ def compute_threads() -> dict[str, str]:
     return {"OMP_NUM_THREADS": str(max(1, len(os.sched_getaffinity(0)) // 2))}
 
 
-def environment(device: str) -> dict[str, str]:
-    """What a server needs beside its flags; what the shell sets already goes before it."""
-    return {} if device == "cuda" else {**CPU_ENGINE, **compute_threads()}
+def environment(device: str, flags: Sequence[str] = ()) -> dict[str, str]:
+    """What a server with these ``flags`` needs beside them; what the shell sets already goes before
+    it."""
+    if device == "cuda":
+        return _EXACT_TRITON if "float32" in flags else {}
+    return {**CPU_ENGINE, **compute_threads()}
 
 
-def short_lived(device: str, context: int | None = None) -> tuple[str, ...]:
+def short_lived(
+    device: str, context: int | None = None, given: Sequence[str] = ()
+) -> tuple[str, ...]:
     """Of a server that a command starts, asks and stops. ``context``: its longest request, in
-    tokens."""
-    flags = [*_SHORT_LIVED[device].split()]
+    tokens; ``given``: the command's own flags, which follow these and go before them."""
+    tokens = max(_SHORT_LIVED_TOKENS[device], 2 * (context or 0))
+    flags = [*_SHORT_LIVED[device].split(), "--max-total-tokens", str(tokens)]
     if device == "cpu":
-        tokens = max(_SHORT_LIVED_TOKENS, 2 * (context or 0))
-        flags = ["--device", "cpu", *flags, "--max-total-tokens", str(tokens)]
-    return (*flags, *(("--context-length", str(context)) if context else ()))
+        flags = ["--device", "cpu", *flags]
+    elif "float32" in given:
+        flags += _FLOAT32_ON_CUDA
+    return (*flags, *(("--context-length", str(context)) if context else ()), *given)
 
 
 def serving(
@@ -59,12 +72,14 @@ def serving(
         flags += ["--device", "cpu"]
         # GLANCE settles the pool itself. SGLang's own would take most of the memory.
         flags += [] if algorithm == "GLANCE" else ["--max-total-tokens", str(POOL_TOKENS)]
+    elif dtype == "float32":
+        flags += _FLOAT32_ON_CUDA
     return flags
 
 
 def shell_line(flags: list[str], device: str) -> str:
     """A command that can be pasted into a shell: this Python, whatever its ``PATH``."""
-    variables = [f"{name}={value}" for name, value in environment(device).items()]
+    variables = [f"{name}={value}" for name, value in environment(device, flags).items()]
     return " ".join(
         [*variables, shlex.join([sys.executable, "-m", "sglang.launch_server", *flags])]
     )

@@ -179,8 +179,8 @@ def starting(
     command = [sys.executable, "-I", "-S", leash.__file__, sys.executable]
     command += ["-m", "sglang.launch_server", "--model-path", str(model)]
     command += ["--host", "127.0.0.1", "--port", str(port)]
-    command += [*short_lived(device, context), *flags]
-    variables = {**environment(device), **os.environ, **(env or {})}
+    command += short_lived(device, context, flags)
+    variables = {**environment(device, flags), **os.environ, **(env or {})}
     # An engine is three processes that import the same modules: the first keeps the bytecode.
     variables.pop("PYTHONDONTWRITEBYTECODE", None)
     with log.open("wb") as out:

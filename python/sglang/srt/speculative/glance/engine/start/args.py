@@ -15,7 +15,7 @@ from sglang.srt.speculative.glance.engine.start import survey
 from sglang.srt.speculative.glance.engine.start.backends import verify_backend
 from sglang.srt.speculative.glance.engine.start.checkpoint import check_weights
 from sglang.srt.speculative.glance.engine.start.models import Models, load_config, read_models
-from sglang.srt.speculative.glance.engine.start.survey import TREE_BACKENDS
+from sglang.srt.speculative.glance.engine.start.survey import TREE_BACKENDS, tree_backends
 from sglang.srt.speculative.glance.fingerprint import fingerprint
 from sglang.srt.speculative.glance.head_config import (
     describe_layers,
@@ -86,7 +86,7 @@ def check(args: Any) -> None:
 
 def _settle_backends(args: Any) -> None:
     device = _device(args)
-    allowed = TREE_BACKENDS[device]
+    allowed = tree_backends(device, args.dtype)
     if device == "cpu" and args.attention_backend is None:
         args.attention_backend = allowed[0]
     for field in ("attention_backend", "prefill_attention_backend", "decode_attention_backend"):
@@ -95,7 +95,8 @@ def _settle_backends(args: Any) -> None:
             refuse(
                 flag_of(field),
                 got,
-                f"one of {allowed}, the backends that read a tree mask on {device}",
+                f"one of {allowed}, the backends that read a tree mask on {device} with --dtype "
+                f"{args.dtype}",
             )
     draft = args.speculative_draft_attention_backend
     if draft is None:
@@ -122,8 +123,8 @@ def settle_models(args: Any) -> None:
     if (folder := Path(args.speculative_draft_model_path)).is_dir():
         check_weights(folder, models.head, len(config.taps))
     _compare_targets(args, models.head)
+    _settle_dtype(args, models)
     if _device(args) == "cpu":
-        _settle_dtype(args, models)
         _settle_pool(args, models, config)
 
 
@@ -140,15 +141,19 @@ def _compare_targets(args: Any, head: dict[str, Any]) -> None:
 
 
 def _settle_dtype(args: Any, models: Models) -> None:
-    """A CPU's ops have no float16. SGLang would make float16 of a float32 checkpoint, and read the
-    head's dtype apart from the target's."""
-    if args.dtype in ("half", "float16"):
+    """One dtype for both models, since the head multiplies the target's states: SGLang reads each
+    checkpoint's dtype apart. It makes float16 of a float32 checkpoint; a CPU's ops have none."""
+    on_cpu = _device(args) == "cpu"
+    if on_cpu and args.dtype in ("half", "float16"):
         refuse("--dtype", args.dtype, "bfloat16 or float32 on a CPU, whose ops have no float16")
     if args.dtype != "auto":
         return
     weights = models.text.dtype or models.target.dtype or torch.float32
     weights = str(weights).removeprefix("torch.")
-    args.dtype = "float32" if weights == "float32" else "bfloat16"
+    if on_cpu:
+        args.dtype = "float32" if weights == "float32" else "bfloat16"
+    else:
+        args.dtype = "float16" if weights == "float32" else weights
     logger.info("GLANCE: --dtype not given, %s weights are served in %s", weights, args.dtype)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from sglang.srt.arg_groups.overrides import declare_resolution, resolving_view
 from sglang.srt.runtime_context import get_platform
+from sglang.srt.speculative.glance.engine.start.survey import tree_backends
 
 
 def prefer_flashinfer(server_args: Any, previous: Callable[[Any], None]) -> None:
@@ -18,7 +19,9 @@ def prefer_flashinfer(server_args: Any, previous: Callable[[Any], None]) -> None
     args = resolving_view(server_args)
     ours = (args.speculative_algorithm or "").upper() == "GLANCE"
     if ours and args.device.split(":")[0] == "cuda" and args.attention_backend is None:
-        backend = "flashinfer" if get_platform().has_flashinfer else "triton"
+        allowed = tree_backends("cuda", args.dtype)
+        usable = "flashinfer" in allowed and get_platform().has_flashinfer
+        backend = "flashinfer" if usable else "triton"
         declare_resolution(server_args, prefer_flashinfer.__qualname__, attention_backend=backend)
     previous(server_args)
 

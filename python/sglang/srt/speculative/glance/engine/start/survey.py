@@ -23,6 +23,14 @@ CPU_ENGINE = "SGLANG_USE_CPU_ENGINE"
 KERNELS = ("sglang-kernel-cpu", "sglang-kernel", "sgl-kernel")
 # Attention backends that read a tree mask in target verify, by device.
 TREE_BACKENDS = {"cuda": ("flashinfer", "triton", "fa3"), "cpu": ("intel_amx",)}
+FLOAT32 = ("float", "float32")  # what --dtype may say
+NO_FLOAT32 = ("flashinfer", "fa3")  # their kernels take float16 and bfloat16
+
+
+def tree_backends(kind: str, dtype: str) -> tuple[str, ...]:
+    """Those of :data:`TREE_BACKENDS` that have kernels for ``dtype``."""
+    names = TREE_BACKENDS[kind]
+    return tuple(n for n in names if n not in NO_FLOAT32) if dtype in FLOAT32 else names
 
 
 class Backend(NamedTuple):
