@@ -189,6 +189,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         choices=DTYPES,
         default=["float32", "bfloat16"],
+        metavar="DTYPE",
         help="of target and head",
     )
     parser.add_argument("--batch", nargs="+", type=int, default=[1], help="requests at a time")
