@@ -72,7 +72,7 @@ soak: setup $(STAMP)-dev  ## mixed random traffic with aborts, checked (MINUTES=
 	    $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 test-gpu: setup  ## one script of checks on an NVIDIA GPU
-	$(BIN)/python test/gpu/check.py $(ARGS)
+	PYTHONPATH=test $(BIN)/python test/gpu/check.py $(ARGS)
 
 clean:  ## remove build output and caches, keep .venv
 	rm -rf out .pytest_cache .ruff_cache .hypothesis .import_linter_cache .grimp_cache

@@ -205,7 +205,9 @@ def assert_no_slot_lost(server: Server) -> None:
 
 def tokens_per_round(answers: Sequence[Answer]) -> float:
     """Tokens a verify round yields, pooled: a request's first token comes from its prefill."""
-    return sum(len(a.ids) - 1 for a in answers) / sum(a.rounds for a in answers)
+    reached = sum(len(a.ids) - 1 for a in answers) / sum(a.rounds for a in answers)
+    print(f"{reached:.2f} tokens a round")  # `pytest -rP` shows it: builders/floors.py
+    return reached
 
 
 @dataclass

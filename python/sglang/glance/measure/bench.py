@@ -234,7 +234,7 @@ def _check(parser: argparse.ArgumentParser, options: argparse.Namespace) -> dict
         if (options.out / ROWS).exists():
             parser.error(f"--out: {options.out} holds a run already; choose another folder")
         if find_spec("matplotlib") is None:
-            parser.error("--out draws plots with matplotlib: pip install matplotlib")
+            parser.error("--out draws plots with matplotlib: pip install 'sglang-glance[bench]'")
     return {
         name: flags for name, flags in every.items() if name in {PLAIN, *(options.arms or every)}
     }
