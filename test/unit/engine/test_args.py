@@ -83,7 +83,7 @@ def test_a_package_of_ops_from_two_distributions_is_refused(monkeypatch):
 
     monkeypatch.setattr(survey.metadata, "version", version)
     for device in ("cpu", "cuda"):
-        with pytest.raises(Refusal, match=r"sglang-kernel 9\.9.*pip uninstall sglang-kernel-cpu sglang-kernel,"):
+        with pytest.raises(Refusal, match=r"pip uninstall sglang-kernel-cpu sglang-kernel,"):
             settle(server_args(device=device))
     assert "sglang-kernel 9.9" in survey.cpu_path_problem()
 
