@@ -46,7 +46,7 @@ ACCEPT_LEN_NO_STOP = 1.2
 ACCEPT_LEN_SAMPLED = 1.1
 
 # On two charts and a document in one conversation; the head was trained on one picture a prompt.
-# TURNS: engine/test_pages.py -k cached_pages
+# 3.00: engine/test_pages.py -k cached_pages
 ACCEPT_LEN_TURNS = 2
 
 # Correct drafts a round of a drafter that puts the head's best candidate last among its siblings.
