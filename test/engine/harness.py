@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import requests as http
+from builders.floors import reached
 from builders.prompts import chat, picture_prompts
 from sglang.glance.serving.server import Answer, Server, starting, wait_until_up
 from sglang.glance.shipped import HEAD, PICTURES, READER
@@ -205,7 +206,8 @@ def assert_no_slot_lost(server: Server) -> None:
 
 def tokens_per_round(answers: Sequence[Answer]) -> float:
     """Tokens a verify round yields, pooled: a request's first token comes from its prefill."""
-    return sum(len(a.ids) - 1 for a in answers) / sum(a.rounds for a in answers)
+    tokens = sum(len(a.ids) - 1 for a in answers)
+    return reached("tokens a round", tokens / sum(a.rounds for a in answers))
 
 
 @dataclass

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from builders.floors import ACCEPT_LEN_GRAMMAR
 from builders.shipped import BLANKS, token
 from harness import (
     PLAIN,
@@ -140,7 +141,7 @@ def test_what_the_grammar_allows_is_still_drafted(pair: Pair, requests: list[dic
     bound, free = pair.server.generate(chart, regex=LINES), pair.server.generate(chart)
     assert bound.ids == free.ids
     assert bound.rounds == free.rounds
-    assert tokens_per_round([bound]) > 4
+    assert tokens_per_round([bound]) > ACCEPT_LEN_GRAMMAR
 
 
 def test_batch_of_grammars_and_free_requests(pair: Pair, questions: list[dict]) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from builders.fit import Fit, fit
+from builders.floors import ACCEPT_LEN_SAMPLED, reached
 from builders.sampled import LENGTH, Controls, ask, contexts, distribution
 from harness import READER, Plain, Server, ask_together, assert_identical, chat, glance_flags, start
 from probing import Probe, entry_point
@@ -44,7 +45,8 @@ def draw(
     while len(replies) < num:
         replies += ask(server, request, AT_ONCE, controls.params())
     rounds = sum(reply["meta_info"]["spec_verify_ct"] for reply in replies)
-    return [tuple(reply["output_ids"]) for reply in replies], len(replies) * (LENGTH - 1) / rounds
+    tokens_a_round = reached("tokens a round", len(replies) * (LENGTH - 1) / rounds)
+    return [tuple(reply["output_ids"]) for reply in replies], tokens_a_round
 
 
 def judge(answers: list[tuple], known: dict, controls: Controls) -> Fit:
@@ -69,7 +71,7 @@ def follows(
     answers, tokens_a_round = draw(server, request, controls, num)
     found = judge(answers, known, controls)
     assert found.num_cells >= 4 and found.by_chi_square and found.by_distance, found
-    assert tokens_a_round > 1.1
+    assert tokens_a_round > ACCEPT_LEN_SAMPLED
 
 
 def test_siblings_follow_the_target(probe: Probe, text: dict, known: dict) -> None:

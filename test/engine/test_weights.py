@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from builders.floors import ACCEPT_LEN_WITHOUT_CONTEXT
 from builders.weights import WEIGHTS, sent
 from harness import (
     HEAD,
@@ -111,7 +112,7 @@ def test_tensors_for_the_draft_are_the_heads(
         assert head_hash(started.server) != started.head
         ours = [started.server.generate(request) for request in asked]
         assert_identical(ours, plain.answers(asked))
-        assert tokens_per_round(ours) < 2
+        assert tokens_per_round(ours) < ACCEPT_LEN_WITHOUT_CONTEXT
     finally:
         load(started.server, keys_and_values, "draft")
     assert head_hash(started.server) == started.head

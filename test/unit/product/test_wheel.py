@@ -12,7 +12,8 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from sglang.glance.cli.run import EXTRAS
+from packaging.requirements import Requirement
+from sglang.glance.cli.run import EXTRAS, module_of
 from sglang_glance import COMMANDS, __version__
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -20,17 +21,41 @@ SITE = Path(metadata.distribution("sglang").locate_file(""))
 OURS = ("sglang/glance/", "sglang/srt/speculative/glance/")
 
 
+PIP = [sys.executable, "-m", "pip", "--quiet"]
+AS_IT_IS = ["--no-deps", "--no-build-isolation", "--no-index"]
+NOT_SOURCE = ("build", "*.egg-info", "__pycache__")
+# In place of setup.py: the ops as they were compiled for this checkout.
+COMPILED = 'from setuptools import setup; setup(package_data={"sgl_kernel": ["*.so"]})'
+
+
+def built(source: Path, out: Path) -> Path:
+    command = [*PIP, "wheel", *AS_IT_IS, "--wheel-dir", str(out), str(source)]
+    subprocess.run(command, check=True, timeout=500)
+    (wheel,) = out.glob("*.whl")
+    return wheel
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
     out = tmp_path_factory.mktemp("wheel")
     source = out / "python"
-    ignore = shutil.ignore_patterns("build", "*.egg-info", "__pycache__")
-    shutil.copytree(ROOT / "python", source, ignore=ignore)
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
-    command += ["--no-build-isolation", "--wheel-dir", str(out), str(source)]
-    subprocess.run(command, check=True, timeout=300)
-    (built,) = out.glob("*.whl")
-    return built
+    shutil.copytree(ROOT / "python", source, ignore=shutil.ignore_patterns(*NOT_SOURCE))
+    return built(source, out)
+
+
+@pytest.fixture(
+    scope="module", params=["as compiled", pytest.param("compiled anew", marks=pytest.mark.slow)]
+)
+def kernel(request, tmp_path_factory) -> Path:
+    """The wheel of sgl-kernel/, whose compilation takes minutes."""
+    out = tmp_path_factory.mktemp("kernel")
+    source = out / "sgl-kernel"
+    anew = request.param == "compiled anew"
+    ignore = shutil.ignore_patterns(*NOT_SOURCE, *(["*.so"] if anew else []))
+    shutil.copytree(ROOT / "sgl-kernel", source, ignore=ignore)
+    if not anew:
+        (source / "setup.py").write_text(COMPILED)
+    return built(source, out)
 
 
 def test_holds_every_file_of_the_overlay_and_no_other(wheel):
@@ -59,64 +84,84 @@ def about(wheel: Path) -> Message:
         return Parser().parsestr(archive.read(name).decode())
 
 
-def test_carries_licence_readme_and_what_each_command_needs(wheel):
-    declared = about(wheel)
-    assert (declared["License-Expression"], declared["Requires-Python"]) == ("Apache-2.0", ">=3.11")
-    assert "glance doctor" in declared.get_payload()
-    assert any(name.endswith("licenses/LICENSE") for name in zipfile.ZipFile(wheel).namelist())
-    extras = set(declared.get_all("Provides-Extra"))
-    assert extras == EXTRAS | {"all", "load"}
-    assert set(COMMANDS) >= EXTRAS
+def test_both_carry_licence_and_readme(wheel, kernel):
+    for built, folder in ((wheel, "python"), (kernel, "sgl-kernel")):
+        declared = about(built)
+        assert declared["License-Expression"] == "Apache-2.0"
+        assert declared["Requires-Python"] == ">=3.11"
+        assert declared.get_payload().strip() == (ROOT / folder / "README.md").read_text().strip()
+        with zipfile.ZipFile(built) as archive:
+            (licence,) = [n for n in archive.namelist() if n.endswith("licenses/LICENSE")]
+            assert archive.read(licence) == (ROOT / "LICENSE").read_bytes()
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_pip_installs_both_wheels_beside_sglang(wheel, tmp_path):
-    """In a folder that has SGLang and what both import, but nothing of this checkout."""
-    source = tmp_path / "sgl-kernel"
-    ignore = shutil.ignore_patterns("build", "*.egg-info", "__pycache__", "*.so")
-    shutil.copytree(ROOT / "sgl-kernel", source, ignore=ignore)
-    pip = [sys.executable, "-m", "pip", "--quiet"]
-    options = ["--no-deps", "--no-build-isolation"]
-    out = ["--wheel-dir", str(tmp_path), str(source)]
-    subprocess.run([*pip, "wheel", *options, *out], check=True, timeout=400)
-    (kernel,) = tmp_path.glob("sglang_kernel_cpu-*.whl")
-    declared = about(kernel)
-    assert (declared["License-Expression"], declared["Requires-Python"]) == ("Apache-2.0", ">=3.11")
-    assert "USES_TWINS" not in declared.get_payload() and "sgl_kernel" in declared.get_payload()
+# What each command imports of these, by the extra's name; SGLang needs every other package too.
+IMPORTED = """
+import json, sys
+from scripts.layers import hide_host
+import grimp
+hide_host()
+graph = grimp.build_graph("sglang.glance", include_external_packages=True, cache_dir=None)
+modules = dict(pair.split("=") for pair in sys.argv[1:])
+print(json.dumps({name: sorted({"matplotlib", "scipy"} &
+                               graph.find_upstream_modules(module, as_package=True))
+                  for name, module in modules.items()}))
+"""
 
+
+def test_extras_name_what_each_command_imports(wheel):
+    modules = [f"{name}={module_of(name)}" for name in COMMANDS]
+    command = [sys.executable, "-c", IMPORTED, *modules]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    imported = {name: needs for name, needs in json.loads(ran.stdout).items() if needs}
+    assert imported["law"] == ["matplotlib", "scipy"]
+    declared = {name: [] for name in about(wheel).get_all("Provides-Extra")}
+    for each in map(Requirement, about(wheel).get_all("Requires-Dist")):
+        for name in declared:
+            if each.marker and each.marker.evaluate({"extra": name}):
+                declared[name].append(each.name)
+    assert declared.pop("load") == ["datasets"]
+    assert declared.pop("all") == ["sglang-glance"]
+    assert declared == imported
+    assert set(declared) == EXTRAS
+
+
+PROBE_KERNEL = """
+import sgl_kernel, sgl_kernel_cpu_platform, torch
+print(sgl_kernel.__file__, sgl_kernel.USES_TWINS, torch.ops.sgl_kernel.glance_tree_cpu)
+"""
+
+
+def test_pip_installs_both_wheels_beside_sglang(wheel, kernel, tmp_path):
+    """Where SGLang and what both import are, and nothing of this checkout is."""
     site = tmp_path / "site"
     ours = ("sglang_glance", "sglang_kernel", "sgl_kernel", "__editable__", "__pycache__")
-    link_all(SITE, site, ("sglang", *ours))
-    for part in ("sglang", "sglang/srt", "sglang/srt/speculative"):
-        link_all(SITE / part, site / part, ("srt", "speculative", "glance", "__pycache__"))
-    for info in SITE.glob("sglang-*.dist-info"):
-        (site / info.name).symlink_to(info)
-    install = [*pip, "install", *options, "--no-index", "--target", str(tmp_path / "ours")]
-    subprocess.run([*install, str(wheel), str(kernel)], check=True, timeout=100)
-    for path in (tmp_path / "ours").iterdir():
-        if path.name == "sglang":
-            shutil.copytree(path, site / "sglang", dirs_exist_ok=True)
-        elif path.name != "bin":
-            path.rename(site / path.name)
+    link_all(SITE, site, ("sglang", "distutils-precedence", *ours))
+    stock(site)
+    command = [*PIP, "install", *AS_IT_IS, "--target", str(tmp_path / "ours")]
+    subprocess.run([*command, str(wheel), str(kernel)], check=True, timeout=100)
+    shutil.copytree(tmp_path / "ours", site, dirs_exist_ok=True)
 
-    def glance(*arguments: str) -> subprocess.CompletedProcess:
-        start = f"import site; site.addsitedir({str(site)!r})\n"
-        start += "import sglang_glance; raise SystemExit(sglang_glance.main())"
-        command = [sys.executable, "-S", "-c", start, *arguments]
+    def python(*arguments: str) -> subprocess.CompletedProcess:
         environment = {**os.environ, "PYTHONPATH": str(site)}  # of the process that doctor starts
-        return subprocess.run(
-            command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300
+        ran = subprocess.run(
+            [sys.executable, "-S", *arguments],
+            env=environment,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=300,
         )
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        return ran.stdout
 
-    assert glance("--version").stdout.strip() == f"glance {__version__} (sglang 0.5.23)"
-    doctor = glance("doctor")
-    assert doctor.returncode == 0, doctor.stdout + doctor.stderr
-    assert "GLANCE can start here" in doctor.stdout
-    assert (
-        f"sglang-kernel-cpu {metadata.version('sglang-kernel-cpu')}"
-        in glance("doctor", "--verbose").stdout
-    )
+    module = ("-m", "sglang_glance")
+    assert python(*module, "--version") == f"glance {__version__} (sglang 0.5.23)\n"
+    path, twins, _ = python("-c", PROBE_KERNEL).split(maxsplit=2)
+    assert Path(path).is_relative_to(site) and twins == "False"
+    doctor = python(*module, "doctor", "--verbose")
+    assert "GLANCE can start here" in doctor
+    assert f"sglang-kernel-cpu {metadata.version('sglang-kernel-cpu')}" in doctor
 
 
 def test_declares_its_entry_point_and_its_host(wheel):
@@ -136,10 +181,17 @@ def link_all(source: Path, folder: Path, skip: tuple[str, ...]) -> None:
             (folder / entry.name).symlink_to(entry)
 
 
-def wheels(site: Path, wheel: Path) -> None:
-    """Both unpacked in one place: our files inside SGLang's package."""
+def stock(site: Path) -> None:
+    """SGLang in folders of its own, so that files of ours can lie among its files."""
     for part in ("sglang", "sglang/srt", "sglang/srt/speculative"):
         link_all(SITE / part, site / part, ("srt", "speculative", "glance", "__pycache__"))
+    for info in SITE.glob("sglang-*.dist-info"):
+        (site / info.name).symlink_to(info)
+
+
+def wheels(site: Path, wheel: Path) -> None:
+    """Both unpacked in one place: our files inside SGLang's package."""
+    stock(site)
     zipfile.ZipFile(wheel).extractall(site)
 
 
@@ -147,6 +199,8 @@ def editable_sglang(site: Path, wheel: Path) -> None:
     """SGLang's sources elsewhere, on the path by a .pth; our wheel in site-packages."""
     elsewhere = site.parent / "sglang-checkout" / "python"
     link_all(SITE / "sglang", elsewhere / "sglang", ("glance", "__pycache__"))
+    for info in SITE.glob("sglang-*.dist-info"):
+        (site / info.name).symlink_to(info)
     (site / "__editable__.sglang.pth").write_text(f"{elsewhere}\n")
     zipfile.ZipFile(wheel).extractall(site)
 
@@ -175,8 +229,6 @@ print(json.dumps([type(get_spec("glance")).__name__, sglang.__file__, ours.__fil
 def test_registers_in_every_layout(layout, wheel, tmp_path):
     site = tmp_path / "site"
     link_all(SITE, site, ("sglang", "__editable__", "__editable___", "distutils", "__pycache__"))
-    for info in SITE.glob("sglang-*.dist-info"):
-        (site / info.name).symlink_to(info)
     for kernel in SITE.glob("*sglang_kernel*"):
         (site / kernel.name).symlink_to(kernel)
     layout(site, wheel)

@@ -94,6 +94,11 @@ def ending(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], int]:
             2,
             "glance demo: rows: No space left on device\n",
         ),
+        (
+            ModuleNotFoundError("No module named 'scipy'", name="scipy"),
+            2,
+            "glance demo: needs the package scipy: pip install 'sglang-glance[demo]'\n",
+        ),
         (KeyboardInterrupt(), 130, "glance demo: interrupted\n"),
     ],
 )
@@ -171,11 +176,12 @@ def test_outputs_are_tried_before_work_starts(
 
 
 def test_a_full_disk_ends_a_command_in_one_line(tmp_path: Path) -> None:
-    """``tasks`` under a limit on a file's size, which fails a write as a full disk does."""
+    """``tasks`` under a limit on a file's size, which fails a write as a full disk does: the first
+    picture is smaller, a later one is not."""
     limited = (
         "import resource, signal, sys, sglang_glance; "
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000)); "
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (21000, 21000)); "
         "sglang_glance._leave_host_unexecuted(); "  # of no use here, and takes seconds
         "sys.exit(sglang_glance.main(['tasks', sys.argv[1], '--count', '9']))"
     )
@@ -189,7 +195,7 @@ def test_a_full_disk_ends_a_command_in_one_line(tmp_path: Path) -> None:
     assert ran.stderr.splitlines()[-1].startswith("glance tasks: ")
     assert "Traceback" not in ran.stderr
     rows = (tmp_path / "out" / "prompts.jsonl").read_text().splitlines()
-    assert all(json.loads(row)["image"] for row in rows)
+    assert rows and all(json.loads(row)["image"] for row in rows)
 
 
 @pytest.mark.parametrize("width", ["60", "80"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from importlib import metadata
 from pathlib import Path
 
 import msgspec
@@ -65,6 +66,21 @@ def test_a_refusal_of_the_server_is_the_verdict(found: list, capsys: pytest.Capt
     out = capsys.readouterr().out
     assert line in out and out.endswith("GLANCE cannot start here\n")
     assert len(out.splitlines()) <= 24
+
+
+def test_two_distributions_of_sgl_kernel_are_named(
+    found: list, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = metadata.version
+    other = {"sglang-kernel": "9.9"}
+    monkeypatch.setattr(metadata, "version", lambda name: other.get(name) or installed(name))
+    assert run("doctor", []) == 2
+    ours = f"sglang-kernel-cpu {installed('sglang-kernel-cpu')}"
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"glance doctor: the package sgl_kernel is of {ours} and sglang-kernel 9.9, whose files "
+        "overwrite each other: pip uninstall sglang-kernel-cpu sglang-kernel, then install the "
+        "one for this machine"
+    )
 
 
 def test_verbose_and_json_have_all(found: list, capsys: pytest.CaptureFixture) -> None:

@@ -1,8 +1,9 @@
 """``glance audit``: does GLANCE give the tokens that plain decoding gives?
 
-The same greedy requests go to plain decoding, to plain decoding again (the control: what it does
-not repeat itself, nobody can be held to), and to GLANCE. Two running servers are given by URL; a
-model path starts them here, one after the other.
+The same greedy requests go to plain decoding, to plain decoding again, and to GLANCE. The second
+pass of plain decoding is the control: where plain decoding does not repeat its own tokens, GLANCE
+is not judged. Two running servers are given by URL; a model path starts them here, one after the
+other.
 
 In float32 the ids must be equal. In bfloat16 they need not be: a tree's rows are multiplied
 together and may round otherwise than a single row, and where two tokens score almost the same the

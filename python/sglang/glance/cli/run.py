@@ -19,7 +19,7 @@ FOLDERS = {"doctor": "check", "demo": "check", "audit": "check", "bench": "measu
 def run(name: str, argv: list[str]) -> int:
     """What ``main`` of the command's module returns; 2 where it could not do its work,
     130 after Ctrl-C. A bug shows its traceback, and is 2 as well: 1 is a finding."""
-    module = ".".join(filter(None, ("sglang.glance", FOLDERS.get(name), name)))
+    module = module_of(name)
     try:
         command = importlib.import_module(module)
         with unwind_on_signals():
@@ -29,13 +29,17 @@ def run(name: str, argv: list[str]) -> int:
     except ModuleNotFoundError as error:
         if error.name == module:
             return _said(name, "not in this installation", REFUSED)
-        extra = f"pip install 'sglang-glance[{name}]'" if name in EXTRAS else "run make setup"
-        return _said(name, f"needs the package {error.name}: {extra}", REFUSED)
+        wanted = f"'sglang-glance[{name}]'" if name in EXTRAS else error.name
+        return _said(name, f"needs the package {error.name}: pip install {wanted}", REFUSED)
     except FAILURES as error:
         return _said(name, line_of(error), REFUSED)
     except Exception:  # noqa: BLE001  the traceback is shown
         traceback.print_exc()
         return REFUSED
+
+
+def module_of(name: str) -> str:
+    return ".".join(filter(None, ("sglang.glance", FOLDERS.get(name), name)))
 
 
 def _said(name: str, line: str, code: int) -> int:

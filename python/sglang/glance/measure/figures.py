@@ -59,12 +59,13 @@ RUN, ROWS = "run.json", "rows.jsonl"
 
 @contextmanager
 def keeping(folder: Path | None, run: Run) -> Iterator[Callable[[Row], None]]:
-    """Keeps rows as they come, so that a run cut short can be shown; ``run`` is written first, and
-    again at the end. Without a folder nothing is kept."""
+    """Yields a function that writes a row to ``rows.jsonl`` at once, so that an interrupted run can
+    be shown. ``run.json`` is written before the first row and again after the last. Without a
+    folder nothing is written."""
     if folder is None:
         yield lambda row: None
         return
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     rows = Lines(folder / ROWS)
     try:
         write_json(folder / RUN, run)

@@ -46,10 +46,10 @@ class Batch(NamedTuple):
 
 
 class Sampler:
-    """Draws ``anchors`` blocks a row. A block starts at a root, sees the context before it, and
-    learns the ``block - 1`` tokens after it, offset k with weight exp(-(k - 1) / decay). A share
-    ``past_block`` of them first shows 1 to ``block - 1`` true tokens after the root, so that the
-    masks begin further from the context: what a second pass behind a drafted block will ask."""
+    """Draws ``anchors`` blocks a row. A block starts at a root, sees the context before the root,
+    and learns the ``block - 1`` tokens after the root, offset k with weight exp(-(k - 1) / decay).
+    In a share ``past_block`` of the blocks, 1 to ``block - 1`` true tokens stand between the root
+    and the masks. A head that drafts again behind a drafted block meets such inputs."""
 
     def __init__(
         self, block: int, mask_token_id: int, anchors: int, decay: float, past_block: float

@@ -14,6 +14,7 @@ from sglang.glance.check.doctor.pair import free_memory, memory, read_pair, wind
 from sglang.glance.cli.failures import Failed
 from sglang.glance.serving.flags import serving, shell_line, this_device
 from sglang.glance.serving.server import reason
+from sglang.srt.speculative.glance.engine.start import survey
 
 EXAMINER = (
     "import sglang_glance; sglang_glance.extend_host_path(); "
@@ -23,6 +24,8 @@ EXAMINER = (
 
 def diagnose(target: Path, head: Path, more: list[str]) -> Report:
     """``more``: flags of the server beside those that this machine needs."""
+    if (mix := survey.kernel_mix()) is not None:  # SGLang may not even be imported beside it
+        raise Failed(mix)
     device = this_device()
     flags = [*serving(target, head, device), *more]
     findings = examined(flags)

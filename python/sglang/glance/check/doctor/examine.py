@@ -18,8 +18,7 @@ from sglang.srt.speculative.glance.engine.start import survey
 PACKAGES = (
     "sglang",
     "sglang-glance",
-    "sglang-kernel-cpu",
-    "sglang-kernel",
+    *survey.KERNELS,
     "flashinfer-python",
     "torch",
     "triton",
@@ -54,11 +53,10 @@ def surface() -> list[Row]:
     return rows
 
 
-def _kernel() -> tuple[str, bool]:
-    """Whose ops are loaded, and whether no other distribution has written into them."""
-    owners = ", ".join(survey.kernel_owners()) or "of no distribution"
-    mix = survey.kernel_mix()
-    return mix or f"{survey.cpu_ops()}; {owners}", mix is None
+def _kernel() -> str:
+    """Which ops are loaded, and the distribution they are of."""
+    owners = [f"{name} {version}" for name, version in survey.kernel_owners().items()]
+    return "; ".join([survey.cpu_ops(), *owners])
 
 
 def examine(flags: list[str]) -> Findings:
@@ -69,7 +67,7 @@ def examine(flags: list[str]) -> Findings:
         installed=installed(),
         device=[
             Row("device", f"{kind}: {survey.describe_device(kind)}"),
-            Row("sgl_kernel", *_kernel()),
+            Row("sgl_kernel", _kernel()),
             Row("GLANCE", registered.problem or registered.algorithm, registered.problem is None),
         ],
         backends=[

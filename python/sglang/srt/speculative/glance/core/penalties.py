@@ -54,8 +54,8 @@ def count_tokens(ids: torch.Tensor, vocab: int) -> torch.Tensor:
 
 
 def shifts(counts: torch.Tensor, penalties: Penalties) -> tuple[torch.Tensor, torch.Tensor]:
-    """What is added to the logits of tokens that occurred `counts [P, ...]` times, and by what they
-    are scaled then."""
+    """For tokens that occurred `counts [P, ...]` times: the term that is added to their logits, and
+    the scale that :func:`shift` applies to the sum. Both have the shape of `counts`."""
     shape = (-1,) + (1,) * (counts.dim() - 1)
     frequency, presence, repetition = (
         each.view(shape) for each in (penalties.frequency, penalties.presence, penalties.repetition)

@@ -113,20 +113,21 @@ def level_widths(block: int, k: int, budget: int) -> tuple[int, ...]:
 class Layout:
     """What does not depend on the data of a tree, for one shape and device.
 
-    A slot numbers the survivors of all levels, S in all, root first, then depth after depth.
-    widths       survivors of each depth, root's included
-    pairs        [max(widths), K] int64  number of (place of the parent in its level, rank)
-    slots        [S] int64               0..S-1
-    depths       [S] int64
-    parent_slots [S] int64               first slot of the level above
-    columns      [S] int64               first column of the offset in [root, candidates]
+    A level holds the best nodes of one depth, as many as can be in the tree. The nodes of all
+    levels are numbered 0..S-1, the root first, then depth by depth; such a number is an entry.
+    widths          number of nodes of each level, the root's included
+    pairs           [max(widths), K] int64  parent's place in its level * K + rank
+    entries         [S] int64               0..S-1
+    depths          [S] int64
+    parent_entries  [S] int64               first entry of the level above
+    columns         [S] int64               first column of the offset in [root, candidates]
     """
 
     widths: tuple[int, ...]
     pairs: torch.Tensor
-    slots: torch.Tensor
+    entries: torch.Tensor
     depths: torch.Tensor
-    parent_slots: torch.Tensor
+    parent_entries: torch.Tensor
     columns: torch.Tensor
 
 
@@ -139,9 +140,9 @@ def layout(block: int, k: int, budget: int, device: torch.device) -> Layout:
         rows += [(depth, above, 1 + (depth - 1) * k if depth else 0)] * width
         above, first = first, first + width
     with torch.inference_mode(False):
-        depths, parent_slots, columns = torch.tensor(rows, dtype=torch.int64).T.contiguous()
+        depths, parent_entries, columns = torch.tensor(rows, dtype=torch.int64).T.contiguous()
         pairs = torch.arange(max(widths) * k).view(-1, k)
-        tensors = pairs, torch.arange(len(rows)), depths, parent_slots, columns
+        tensors = pairs, torch.arange(len(rows)), depths, parent_entries, columns
         return Layout(widths, *(tensor.to(device) for tensor in tensors))
 
 
@@ -162,18 +163,18 @@ def build_tree(
     plan = layout(num_offsets + 1, k, budget, topk_ids.device)
     scores, choices = _survivors(topk_logprobs, plan)
     # Keys are unique, and the root's, zero, is the largest.
-    keys, slots = (scores - plan.slots).topk(budget, dim=1)
+    keys, entries = (scores - plan.entries).topk(budget, dim=1)
 
-    choices = choices.gather(1, slots)
-    place_of_slot = torch.empty_like(scores)
-    place_of_slot.scatter_(1, slots, plan.slots[:budget].expand(bs, budget))
-    parents = place_of_slot.gather(1, plan.parent_slots[slots] + choices // k)
+    choices = choices.gather(1, entries)
+    place_of_entry = torch.empty_like(scores)
+    place_of_entry.scatter_(1, entries, plan.entries[:budget].expand(bs, budget))
+    parents = place_of_entry.gather(1, plan.parent_entries[entries] + choices // k)
     parents[:, 0] = -1
 
     candidates = torch.cat([root_tokens[:, None], topk_ids.flatten(1)], dim=1)
-    tokens = candidates.gather(1, plan.columns[slots] + choices % k)
-    nats = (keys + slots).double() / (INDEX_SPAN * STEPS_PER_NAT)
-    return Tree(tokens, parents, plan.depths[slots], nats.float())
+    tokens = candidates.gather(1, plan.columns[entries] + choices % k)
+    nats = (keys + entries).double() / (INDEX_SPAN * STEPS_PER_NAT)
+    return Tree(tokens, parents, plan.depths[entries], nats.float())
 
 
 def check_inputs(
@@ -202,7 +203,7 @@ def score_steps(topk_logprobs: torch.Tensor) -> torch.Tensor:
 
 
 def _survivors(topk_logprobs: torch.Tensor, plan: Layout) -> tuple[torch.Tensor, torch.Tensor]:
-    """Every prefix that may be in the tree, by slot.
+    """Every prefix that may be in the tree, by entry of :class:`Layout`.
 
     Returns scores [bs, S] int64, multiples of INDEX_SPAN, and choices [bs, S] int64, each node's
     place of the parent in its level * K + rank.

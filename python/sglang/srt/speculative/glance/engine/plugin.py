@@ -14,9 +14,9 @@ NAME = "GLANCE"
 
 
 def register() -> None:
-    """Register GLANCE, or register its refusal, so that whoever asks for it reads why.
+    """Register GLANCE, or a refusal under the same name that says why GLANCE cannot run here.
 
-    SGLang logs and swallows what a plugin raises and would then answer "unknown algorithm".
+    SGLang logs what a plugin raises and goes on; a user would then read "unknown algorithm".
     """
     print_alone()
     problem = seams.host_problem()
@@ -69,8 +69,8 @@ def _register_refusal(problem: str) -> None:
             no_worker
         )
     except (ImportError, AttributeError, TypeError):
-        # A host whose registry cannot carry the line either. Only a process that was asked for
-        # GLANCE ends here.
+        # This host's registry has another interface too, so the refusal cannot be registered. A
+        # process whose command line asks for GLANCE ends here; every other one goes on.
         if any(NAME in argument.upper().split("=") for argument in sys.argv):
             raise SystemExit(line) from None
 

@@ -19,9 +19,10 @@ def suit_head(draft_model: Any) -> None:
 
 
 class StackedContextKV:
-    """All head layers' K and V of some context in one product, one norm and one rotation: on a
-    CPU what a commit costs is the number of calls. Rows of `sgl_kernel`'s packed weights are those
-    of the plain weight, so the K and V rows of the layers' QKV projections can be stacked."""
+    """K and V of some context for all layers of the head: one product, one norm, one rotation.
+
+    The cost of a commit on a CPU is mostly the number of calls. `sgl_kernel` packs a weight row by
+    row, so the K and V rows of the layers' QKV projections can be stacked into one weight."""
 
     def __init__(self, draft_model: Any) -> None:
         layers = [layer.self_attn for layer in draft_model.layers]

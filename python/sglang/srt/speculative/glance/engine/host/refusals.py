@@ -124,12 +124,14 @@ def _media(obj: Any, *fields: str) -> Iterator[Any]:
 def ends_the_server(req: Any) -> str | None:
     """Why this request would end the scheduler, with any algorithm or none, or None.
 
-    The host lets these through; one of them takes every other request down with it. A refused
-    request still passes through the sampler once, so what would fail there is taken out of it.
+    SGLang accepts such a request, and the scheduler ends with all other requests. A request that is
+    refused here still passes through the sampler once. The field that would fail in the sampler is
+    therefore reset in the request.
     """
     if not req.origin_input_ids_unpadded:
         return "the prompt is empty: it must hold at least one token"
-    # A picture's places are filled in later, but in the earlier turns of a session.
+    # Not ``origin_input_ids``: in the earlier turns of a session these hold hashes, outside the
+    # vocabulary, in the places of a picture.
     tokens = req.origin_input_ids_unpadded
     lowest, highest = min(tokens), max(tokens)
     if lowest < 0 or highest >= req.vocab_size:

@@ -21,10 +21,17 @@ LOGGING = "log"  # the lap of what only the record needs
 
 
 class Round(msgspec.Struct):
-    """``laps_ms``: each phase in order, then logging, by the device's own clock; ``accept_lens``,
-    ``rids``, ``root_entropies``: per request, the last in nats of the target's own distribution at
-    the root, before penalties, masks, temperature or anything else; ``max_drafts``: of a path;
-    ``num_plain``: requests that could take one token only, whatever the tree held."""
+    """One round of all running requests.
+
+    laps_ms         milliseconds of each phase in order, then of the logging; by the device's clock
+    accept_lens     per request
+    budget          nodes verified a request, the root included
+    max_drafts      most drafted tokens that a path of the tree can hold
+    num_plain       number of requests that were allowed one token in this round
+    rids            request ids, in the order of ``accept_lens``
+    root_entropies  per request, nats: entropy of the target's distribution at the root, before
+                    penalties, masks and temperature
+    """
 
     laps_ms: dict[str, float]
     accept_lens: list[int]

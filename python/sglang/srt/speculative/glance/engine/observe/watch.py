@@ -1,4 +1,4 @@
-"""A warning when drafting is of no use, from lengths that the host has anyway."""
+"""A warning when hardly a draft is accepted, from lengths that SGLang copies to the host anyway."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ LEAST_TOKENS = 1.1  # a round
 
 
 class AcceptWatch:
-    """Warns once, after a minute in which :data:`LEAST_ROUNDS` request-rounds or more gave under
-    :data:`LEAST_TOKENS` tokens each. A minute starts with the first round behind the last one.
-    Rounds in which a request could take one token only are left out."""
+    """Warns once, after a minute of at least :data:`LEAST_ROUNDS` request-rounds with fewer than
+    :data:`LEAST_TOKENS` tokens each on average. A minute starts with the first round after the
+    minute before. Request-rounds that are limited to one token do not count."""
 
     def __init__(self, head: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.head, self.clock = head, clock

@@ -1,7 +1,8 @@
-"""Which requests are penalised for their output, and what that output is when a tree is verified.
+"""Which requests are penalised for their output, and how often each token occurs in that output.
 
-SGLang's own penalty state takes one token a request and round, so it misses what a longer run
-commits, and under overlap scheduling what is not yet known to the host. It is not read here.
+SGLang's penalty state counts one token a request and round. A round of GLANCE commits several, and
+under overlap scheduling the host learns of them one round late. GLANCE therefore keeps counts of
+its own on the device and never reads SGLang's.
 """
 
 from __future__ import annotations

@@ -14,12 +14,12 @@ from sglang.srt.speculative.glance.engine.round.penalties import OutputCounts, p
 def plain_reason(req: Any) -> str | None:
     """Why a request must take one token a round, one of ``metrics.PLAIN_REASONS``, or None.
 
-    A custom logit processor may read the request's output and keep state of its own: called for
-    nodes that are not accepted in the end, it would not see what it sees in plain decoding. At the
-    root it does, so such requests are decoded exactly from the root alone.
+    A custom logit processor may read the request's output and keep state. In plain decoding the
+    processor is called once a token. A tree would call the processor for nodes that are rejected
+    later. Such a request takes the root's token alone, for which the call is the same.
 
-    A grammar ends by EOS. Where EOS is to be ignored, plain decoding goes on behind it, but the
-    host cuts an accepted run there.
+    A grammar ends with EOS. With ``ignore_eos`` plain decoding goes on after EOS, while SGLang cuts
+    an accepted run at EOS.
     """
     if req.custom_logit_processor is not None:
         return "custom_logit_processor"

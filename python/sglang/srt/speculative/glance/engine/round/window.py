@@ -1,12 +1,12 @@
 """The window: the KV slots right after a request's prefix that a round reads and writes.
 
-The host promises at most ``context_len`` tokens a request, and under overlap scheduling hears of a
-round only after the next one has started, so one more round may run for a request that has all its
-tokens. Its prefix ends where the round before left off, up to a whole accepted run past the last
-token the host keeps. ``Window.room`` cuts that run on the device, so that no prefix passes
-``context_len``, which is what the attention backends' buffers are sized for, and no window passes
-the end of the request's row. The host drops the tokens that are cut: it keeps none past
-``context_len`` - 2.
+A request has at most ``context_len`` tokens. Under overlap scheduling SGLang reads the result of a
+round after the next round has started, so that one more round may run for a request that has all
+its tokens. The prefix of this last round may end a whole accepted run behind the last token that
+SGLang keeps. ``Window.room`` cuts that run on the device. Therefore no prefix passes
+``context_len``, for which the attention backends' buffers are made, and no window passes the end of
+the request's row. SGLang keeps no token past ``context_len`` - 2, so the tokens that are cut would
+be dropped anyway.
 """
 
 from __future__ import annotations

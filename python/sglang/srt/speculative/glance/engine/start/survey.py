@@ -96,12 +96,12 @@ def _absence(kind: str, name: str) -> str | None:
     return None
 
 
-def kernel_owners() -> list[str]:
-    """Installed distributions that own the package ``sgl_kernel``, with their versions."""
-    owners = []
+def kernel_owners() -> dict[str, str]:
+    """Versions of the installed distributions that own the package ``sgl_kernel``, by name."""
+    owners = {}
     for name in KERNELS:
         with contextlib.suppress(metadata.PackageNotFoundError):
-            owners.append(f"{name} {metadata.version(name)}")
+            owners[name] = metadata.version(name)
     return owners
 
 
@@ -110,9 +110,10 @@ def kernel_mix() -> str | None:
     owners = kernel_owners()
     if len(owners) < 2:
         return None
+    installed = " and ".join(f"{name} {version}" for name, version in owners.items())
     return (
-        f"the package sgl_kernel is of {' and '.join(owners)}, whose files overwrite each other: "
-        "pip uninstall all of them, then install the one for this machine"
+        f"the package sgl_kernel is of {installed}, whose files overwrite each other: "
+        f"pip uninstall {' '.join(owners)}, then install the one for this machine"
     )
 
 
