@@ -77,7 +77,7 @@ def test_what_is_no_picture_is_said(folder: Path) -> None:
         ("none.png", "none.png cannot be read: No such file"),
         ("", "cannot be read: Is a directory"),
         ("short.jpg", "short.jpg cannot be decoded: Truncated File Read"),
-        ("text.png", "text.png cannot be decoded: cannot identify"),
+        ("text.png", "text.png is of no kind that PIL reads"),
         ("deep.png", r"deep.png cannot be decoded: mode I;16: expected 8 bits a channel"),
         ("float.tiff", "float.tiff cannot be decoded: mode F"),
     ]:
@@ -87,7 +87,7 @@ def test_what_is_no_picture_is_said(folder: Path) -> None:
         ("https://host/a.jpg", "addresses are not fetched here"),
         ("data:image/png,xyz", "expected data:image/KIND;base64,DATA"),
         ("data:image/png;base64,é", "is not base64"),
-        ("data:image/png;base64," + "A" * 400, r"A\.\.\. cannot be decoded"),
+        ("data:image/png;base64," + "A" * 400, r"A\.\.\. is of no kind that PIL reads"),
     ]:
         with pytest.raises(ValueError, match=said):
             picture(url)

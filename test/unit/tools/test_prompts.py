@@ -129,7 +129,10 @@ USER = {"role": "user", "content": "a"}
         ({"prompt": "a", "images": "plain.png"}, r"Expected `array \| null`.*images"),
         ({"prompt": "a", "images": [3]}, r"Expected `str`, got `int` - at `\$\.images\[0\]`"),
         ({"prompt": "a", "image": "gone.png"}, "picture .*gone.png cannot be read"),
-        ({"prompt": "a", "image": "prompts.jsonl"}, "picture .* cannot be decoded"),
+        (
+            {"prompt": "a", "image": "prompts.jsonl"},
+            "picture .*prompts.jsonl is of no kind that PIL reads",
+        ),
         ({"prompt": "a <image>", "image": "plain.png"}, "the text holds '<image>'"),
         ({"prompt": "a", "task": 3}, r"got `int` - at `\$\.task`"),
         ({"prompt": "a", "task": "all"}, "`task` is 'all'"),
