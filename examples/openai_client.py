@@ -19,10 +19,8 @@ URL = "http://127.0.0.1:30000/v1"
 def main(picture: str = PICTURE, question: str = "Read the document.", url: str = URL) -> None:
     kind, _ = mimetypes.guess_type(picture)
     data = base64.b64encode(Path(picture).read_bytes()).decode()
-    content = [
-        {"type": "image_url", "image_url": {"url": f"data:{kind};base64,{data}"}},
-        {"type": "text", "text": question},
-    ]
+    image = {"type": "image_url", "image_url": {"url": f"data:{kind};base64,{data}"}}
+    content = [image, {"type": "text", "text": question}]
     client = openai.OpenAI(base_url=url, api_key="none")
     messages = [{"role": "user", "content": content}]
     try:
