@@ -1,7 +1,7 @@
 """Compiles csrc/ for the processor of the machine that builds.
 
-torch names that processor's vector set: AVX512, AVX2 or DEFAULT. The module carries the name, so
-that a machine with less can refuse it (sgl_kernel/library.py).
+torch names the vector set of this processor: AVX512, AVX2 or DEFAULT. The module's name holds the
+vector set, so that sgl_kernel/library.py loads no module that needs a wider set than the machine's.
 """
 
 from pathlib import Path
@@ -24,8 +24,8 @@ extension = CppExtension(
         "-O2",
         "-Wno-unknown-pragmas",
         "-fopenmp",
-        # A multiply and an add that the compiler fuses in one loop but not in another would make
-        # the result of a row depend on the shape of the call.
+        # The compiler must not fuse a multiply with an add in one loop but not in another: a row's
+        # result would depend on the shape of the call.
         "-ffp-contract=off",
         "-DAT_PER_OPERATOR_HEADERS",
         f"-DCPU_CAPABILITY={CAPABILITY}",

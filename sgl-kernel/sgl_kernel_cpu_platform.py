@@ -1,14 +1,13 @@
 """Lets SGLang take its CPU path on an x86-64 machine that has no accelerator.
 
-SGLang takes that path where the environment variable SGLANG_USE_CPU_ENGINE is 1. It also asks
-`torch.cpu._is_amx_tile_supported()` once, while `sglang.srt.utils.common` is imported, and without
-AMX falls back to a backend that cannot verify a tree. The ops of this package need no AMX. SGLang
-loads the entry points of `sglang.srt.platforms` earlier in that same import, in every engine
-process, so `activate` can set the variable where nobody has, and answer that one question. Every
-other caller (torch's inductor above all, which would emit AMX instructions) keeps hearing the
-truth.
+SGLang takes its CPU path where the environment variable SGLANG_USE_CPU_ENGINE is 1. SGLang also
+calls `torch.cpu._is_amx_tile_supported()` once, while `sglang.srt.utils.common` is imported, and
+without AMX falls back to a backend that cannot verify a tree. The ops of this package need no AMX.
+SGLang loads the entry points of `sglang.srt.platforms` earlier in the same import, in every engine
+process. `activate` can therefore set the variable where it is unset, and make SGLang's one call
+return True. Every other caller gets torch's answer: torch's inductor would emit AMX instructions.
 
-This module must stay light: it imports neither sglang nor `sgl_kernel`.
+This module must import fast: it imports neither sglang nor `sgl_kernel`, and torch only if needed.
 """
 
 import os
@@ -22,7 +21,7 @@ CPU_ENGINE = "SGLANG_USE_CPU_ENGINE"
 
 
 def activate() -> None:
-    """Entry point. Returns None: this package is no platform of its own."""
+    """Entry point. Returns None, because this package adds no platform to SGLang."""
     if platform.machine().lower() not in ("x86_64", "amd64"):
         return
     import torch
@@ -34,21 +33,21 @@ def activate() -> None:
 
 
 def has_accelerator(torch) -> bool:
-    """Whether torch can use any device but the CPU here: a GPU that is hidden does not count."""
+    """Whether torch can use a device other than the CPU; a hidden GPU does not count."""
     return torch.accelerator.current_accelerator(check_available=True) is not None
 
 
 def has_our_ops() -> bool:
-    """Whether `sgl_kernel` is this package's and not SGLang's CUDA build."""
+    """Whether the installed `sgl_kernel` is this package, not SGLang's CUDA build."""
     found = find_spec("sgl_kernel")
     return bool(found and found.origin) and (Path(found.origin).parent / "twins").is_dir()
 
 
 def answer_once(cpu_module) -> None:
-    """Replace `cpu_module._is_amx_tile_supported` until ASKING_MODULE has asked.
+    """Replace `cpu_module._is_amx_tile_supported` until ASKING_MODULE has called it.
 
-    The stand-in answers True to ASKING_MODULE and puts the original back; other callers get the
-    original's answer.
+    The replacement returns True to ASKING_MODULE and restores the original function. Other callers
+    get the original function's answer.
     """
     original = cpu_module._is_amx_tile_supported
     if getattr(original, "is_stand_in", False):

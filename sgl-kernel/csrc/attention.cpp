@@ -196,7 +196,7 @@ void extend_attention_cpu(
   run(kOp, queries, k_buffer, v_buffer, sequences);
 }
 
-// Sequence b's keys are the rows cu_seqlens_k[b] .. cu_seqlens_k[b + 1] of k and v.
+// Sequence b's keys are the rows from cu_seqlens_k[b] to cu_seqlens_k[b + 1] of k and v.
 at::Tensor flash_attn_varlen_func(
     const at::Tensor& q,
     const at::Tensor& k,

@@ -1,10 +1,10 @@
 // The one attention loop behind decode, extend and tree verify.
 //
-// A query sees n keys of its sequence, ranked 0 .. n - 1: the prefix in order, then itself and the
-// new tokens before it (or, in a tree, its ancestors). A score is one chain of multiply-adds over the
-// head, the softmax takes the largest of all scores, its denominator is summed by rank and the values
-// are added in the order of the ranks. None of it depends on the tile, so a query's output is the same
-// bits whichever op computes it and whatever other queries share the call.
+// A query sees n keys of its sequence, ranked 0 .. n - 1 in the order of the sequence: the prefix,
+// then the new tokens that the query may see, itself included. A score is one chain of
+// multiply-adds over the head. The softmax subtracts the largest of all scores and sums its
+// denominator by rank; the values are added in rank order. None of these orders depends on the
+// tile. So a query's output has the same bits in every op, whatever other queries share the call.
 #pragma once
 
 #include "rows.h"
@@ -34,19 +34,19 @@ struct Softmax {
   float cap; // 0: none
 };
 
-// The keys that one query sees, by their place in the sequence: [start, end), then `nodes`. A window
-// that begins among the nodes has a start, counted in ranks, past the end.
+// The keys that one query sees, by their index in the sequence: [start, end), then `nodes`. If the
+// sliding window begins among the nodes, start is a rank past the end, and [start, end) is empty.
 struct View {
   int64_t start;
   int64_t end;
   std::vector<int64_t> nodes;
 
-  int64_t first_node() const { // its rank
+  int64_t first_node() const { // the first node's rank
     return std::max(start, end);
   }
 };
 
-// Rows of `size` elements at `slots`, widened to [count, padded(size)].
+// Copies the rows of `size` elements at `slots` to floats [count, padded(size)].
 template <typename T>
 inline void gather(const T* from, int64_t slot_stride, int64_t size, const int64_t* slots,
                    int64_t count, float* to) {
@@ -55,7 +55,7 @@ inline void gather(const T* from, int64_t slot_stride, int64_t size, const int64
   }
 }
 
-// [kBlock, width] to [width, kBlock]
+// Transposes [kBlock, width] to [width, kBlock].
 inline void transpose(const float* from, float* to, int64_t width) {
   for (int64_t j = 0; j < kBlock; j += kLanes) {
     for (int64_t d = 0; d < width; d += kLanes) {
@@ -65,7 +65,7 @@ inline void transpose(const float* from, float* to, int64_t width) {
   }
 }
 
-// Scores of kBlock keys, a lane each, for H heads: q [H, width], k [width, kBlock].
+// Scores of kBlock keys, one key per vector lane, for H heads: q [H, width], k [width, kBlock].
 template <int H>
 inline void score(const float* q, const float* k, int64_t width, float* scores, int64_t stride) {
   Reg acc[H * kVecs];
@@ -85,7 +85,7 @@ inline void score(const float* q, const float* k, int64_t width, float* scores, 
   });
 }
 
-// acc += sum over i of weights[i] * v[rows[i]], N vectors of the value at a time.
+// acc += sum over i of weights[i] * v[rows[i]], for N vectors of the value dimension.
 template <int N>
 inline void accumulate(float* acc, const float* v, int64_t width, const float* weights,
                        const int64_t* rows, int64_t count) {
@@ -110,8 +110,9 @@ inline void add_values(float* acc, const float* v, int64_t width, const float* w
   }
 }
 
-// Turns scores [padded(size)], those from `first` on, into softmax numerators; a sink adds a weight
-// without a value. Returns one over the denominator, or zero for a query that sees no key.
+// Turns scores[first .. size) into softmax numerators, in place; the rest of scores [padded(size)]
+// becomes 0. The sink, if any, adds to the denominator only. Returns 1 / denominator, or 0 for a
+// query that sees no key.
 inline float weigh(float* scores, int64_t first, int64_t size, float cap, const float* sink) {
   for (int64_t j = first; cap > 0.f && j < size; ++j) {
     scores[j] = cap * std::tanh(scores[j] / cap);
@@ -134,10 +135,10 @@ inline float weigh(float* scores, int64_t first, int64_t size, float cap, const 
   return total > 0.f ? 1.f / total : 0.f;
 }
 
-// The query heads of some rows that read one KV head.
+// The attention of some query rows (one View each), for the query heads that read one KV head.
 class Tile {
  public:
-  // q [views.size() * group, padded(D)], scaled
+  // The caller fills q [views.size() * group, padded(D)], scaled.
   Tile(const std::vector<View>& views, int64_t group, int64_t k_size, int64_t v_size)
       : q(views.size() * group * padded(k_size)), acc(views.size() * group * padded(v_size)),
         factors(views.size() * group), views_(views), group_(group) {
@@ -188,7 +189,7 @@ class Tile {
     }
   }
 
-  // Brings the scores that head i sees into the order of their ranks.
+  // Brings head i's visible scores into rank order and turns them into softmax numerators.
   float weigh_head(int64_t i, float cap, const float* sink) {
     const View& view = views_[i / group_];
     float* scores = scores_.get() + i * stride_;
@@ -196,7 +197,8 @@ class Tile {
     for (const int64_t node : view.nodes) {
       scores[size++] = scores[node - begin_];
     }
-    const int64_t whole = view.start / kLanes * kLanes - begin_; // lanes that see nothing
+    // Whole vectors of scores before view.start are skipped.
+    const int64_t whole = view.start / kLanes * kLanes - begin_;
     return weigh(scores + whole, view.start - begin_ - whole, size - whole, cap, sink);
   }
 
@@ -237,10 +239,10 @@ class Tile {
 
   const std::vector<View>& views_;
   int64_t group_;
-  int64_t begin_ = 0; // the keys of the tile, a block's beginning first
-  int64_t end_ = 0;
+  int64_t begin_ = 0; // first key of the tile, rounded down to a multiple of kBlock
+  int64_t end_ = 0; // one past the last key of the tile
   int64_t stride_ = 0;
-  std::unique_ptr<float[]> scores_; // [num_heads, stride_], from key begin_ on
+  std::unique_ptr<float[]> scores_; // [num_heads, stride_]; column 0 is key begin_
 };
 
 } // namespace sgl_kernel_cpu

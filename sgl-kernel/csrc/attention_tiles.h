@@ -5,16 +5,16 @@
 
 namespace sgl_kernel_cpu {
 
-constexpr int64_t kRowsPerTile = 16; // queries that share a gathered block
+constexpr int64_t kRowsPerTile = 16; // queries that share each gathered block of keys
 
 enum class Visibility { kCausal, kAll, kTree };
 
-// The last num_new of seq_len tokens of one sequence are the query rows from first_row on.
+// One sequence. Its last num_new tokens are queries, in the rows of q from first_row on.
 struct Sequence {
   std::vector<int64_t> slots; // [seq_len]
   int64_t num_new;
   int64_t first_row;
-  const bool* tree; // [num_new, num_new] or null
+  const bool* tree; // tree mask [num_new, num_new], or null
 };
 
 struct Queries {
@@ -27,7 +27,7 @@ struct Queries {
   std::vector<float> sinks; // [H] or empty
 };
 
-// The keys of query i of the sequence.
+// The keys that query i of the sequence sees.
 inline View view_of(const Sequence& s, int64_t i, const Queries& queries) {
   const int64_t seq_len = s.slots.size();
   const int64_t prefix = seq_len - s.num_new;

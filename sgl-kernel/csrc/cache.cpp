@@ -1,4 +1,4 @@
-// Writes to the KV cache and moves within it.
+// Writes to the KV cache, and copies between its slots.
 #include "ops.h"
 #include "rows.h"
 
@@ -7,7 +7,7 @@ namespace {
 
 constexpr const char* kStore = "store_cache_cpu";
 
-// Rows of one token each: [T, ...] whose trailing dimensions are contiguous, or a copy that is.
+// [T, ...] with each token's elements contiguous: x itself, or a contiguous copy.
 at::Tensor token_rows(const at::Tensor& x, int64_t row_dim) {
   TORCH_CHECK(
       x.dim() >= 2 && x.numel() == x.size(0) * row_dim, kStore, ": expected [T, ...] with ",
@@ -82,7 +82,7 @@ void copy_all_layer_kv_cache_cpu(
     for (int64_t b = begin; b < end; ++b) {
       char* base = reinterpret_cast<char*>(addresses[b]);
       rows.resize(count * width[b]);
-      // Targets may be sources of other moves, so all rows are read first.
+      // A target slot may be the source of another copy, so all rows are read first.
       for (int64_t i = 0; i < count; ++i) {
         std::memcpy(rows.data() + i * width[b], base + from[i] * width[b], width[b]);
       }

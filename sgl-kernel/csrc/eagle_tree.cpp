@@ -1,5 +1,5 @@
-// Candidate trees: links from the draft's selection, the greedy walk, links from a mask.
-// Node 0 is the root; links hold a node number within its tree or -1.
+// SGLang's candidate trees: build links from a selection or from a mask, and the greedy walk.
+// Node 0 is the root. A link is a node's number in its tree, or -1.
 #include "ops.h"
 #include "rows.h"
 
@@ -28,7 +28,7 @@ Links written_links(const char* op, const at::Tensor& number, const at::Tensor& 
           written<int64_t>(op, "retrieve_next_sibling", sibling)};
 }
 
-// Children of a node hang in ascending order; a node without a parent (-1) gets no sibling.
+// Links a node's children in ascending order; a node without a parent (-1) gets no sibling.
 void link(const std::vector<int64_t>& parents, int64_t b, const Links& links) {
   const int64_t n = parents.size();
   std::vector<int64_t> last(n, -1);
@@ -99,8 +99,8 @@ void build_tree_kernel_efficient_cpu(
       if (group > 0) {
         const int64_t* end = selected + node - 1;
         const int64_t* found = std::find(selected, end, table[group]);
-        // Where a draft is certain, a child scores as high as its parent and may be selected without
-        // it. Nothing leads to such a node.
+        // A child drafted with probability 1 has its parent's score, and the selection may keep the
+        // child without the parent. No link leads to such a node.
         parents[node] = found == end ? -1 : found - selected + 1;
       }
       bool* row = rows + node * n;

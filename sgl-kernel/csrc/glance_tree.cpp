@@ -1,6 +1,6 @@
-// A block drafter's candidate tree on a CPU: its nodes, their ancestors and links, and the walk.
-// Same results as the torch functions that GLANCE ships (its core/tree.py and core/accept.py), each
-// of which is dozens of tiny ops; nodes stand best first, so a parent stands before its children.
+// GLANCE's candidate tree on a CPU: nodes, ancestor mask, links, and the walk that accepts nodes.
+// The results equal those of GLANCE's torch functions (core/tree.py and core/accept.py), each of
+// which runs dozens of tiny ops. Nodes are sorted best first: a parent precedes its children.
 #include "rows.h"
 
 #include <ATen/ops/empty.h>
@@ -27,7 +27,8 @@ struct Candidate {
   int64_t parent;
   int64_t rank;
 
-  // For a heap with the best on top: highest score, then shallowest, first parent, lowest rank.
+  // Puts the best candidate on top of the heap: highest score, then least depth, then first parent,
+  // then lowest rank.
   bool operator<(const Candidate& other) const {
     return std::tie(score, other.depth, other.parent, other.rank) <
         std::tie(other.score, depth, parent, rank);
@@ -68,7 +69,7 @@ void grow(int64_t root, const Offsets& offsets, int64_t budget, const Nodes& nod
   }
 }
 
-// root_tokens [B], ids and scores [B, offsets, K] int64 (scores not above zero) -> tokens, parents,
+// root_tokens [B], ids and scores [B, offsets, K], all int64, scores <= 0 -> tokens, parents,
 // depths and summed scores, each [B, budget] int64.
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> glance_tree_cpu(
     const at::Tensor& root_tokens, const at::Tensor& ids, const at::Tensor& scores,
@@ -107,7 +108,7 @@ int64_t parent_of(const char* op, const int64_t* parents, int64_t node) {
   return parents[node];
 }
 
-// parents [B, N] int64 -> [B, N, N] bool: the column is the row's ancestor or itself.
+// parents [B, N] int64 -> [B, N, N] bool: whether the column is the row itself or its ancestor.
 at::Tensor glance_tree_mask_cpu(const at::Tensor& parents) {
   constexpr const char* kOp = "glance_tree_mask_cpu";
   const int64_t* parent = ints(kOp, "parents", parents);
@@ -125,8 +126,8 @@ at::Tensor glance_tree_mask_cpu(const at::Tensor& parents) {
   return out;
 }
 
-// parents [B, N] int64 -> row number in the batch, first child and next sibling, each [B, N] int64;
-// -1 for none.
+// parents [B, N] int64 -> node number in the batch, first child and next sibling (-1: none), each
+// [B, N] int64.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> glance_tree_links_cpu(const at::Tensor& parents) {
   constexpr const char* kOp = "glance_tree_links_cpu";
   const int64_t* parent = ints(kOp, "parents", parents);
@@ -149,9 +150,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> glance_tree_links_cpu(const at::T
   return {index, child, sibling};
 }
 
-// The walk from each root along children that carry the token drawn at the node, [B, N] int64 each
-// -> path [B, max_depth + 1] and the tokens drawn on it, -1 past the end; its length [B]; the last
-// token [B].
+// Walks from each root to the child that carries the token drawn at the node, while there is such a
+// child. tokens, parents, drawn [B, N] int64 -> the path's nodes [B, max_depth + 1], its length
+// [B], the tokens drawn on the path [B, max_depth + 1] and the last of these tokens [B]; -1 past
+// the end.
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> glance_tree_walk_cpu(
     const at::Tensor& tokens, const at::Tensor& parents, const at::Tensor& drawn,
     int64_t max_depth) {

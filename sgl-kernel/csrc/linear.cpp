@@ -1,8 +1,9 @@
-// x [T, K] times weight [N, K] transposed, plain row-major weights widened on the fly.
+// x [T, K] times weight [N, K] transposed. Weights are plain row-major, widened to float during the
+// product.
 //
-// Every output element is one chain of fused multiply-adds over k with one accumulator vector,
-// summed over its lanes at the end, whatever the tile it is computed in. So a row's result does not
-// depend on how many rows share the call, and verifying a tree equals decoding bit for bit.
+// In every tile, an output element is one chain of fused multiply-adds over k with one accumulator
+// vector, whose lanes are summed at the end. So a row's result does not depend on how many rows
+// share the call, and verifying a tree equals decoding bit for bit.
 #include "ops.h"
 #include "rows.h"
 
@@ -17,20 +18,20 @@
 namespace sgl_kernel_cpu {
 namespace {
 
-// Rows whose float copies stay in the L2 cache while the weight streams by once.
+// Rows whose float copies stay in the L2 cache while the whole weight is read once.
 constexpr int64_t kRowBlock = 32;
-// Columns that stay in the L1 cache, widened to floats, for all rows of a block.
+// Weight columns that stay in the L1 cache, widened to floats, for all rows of a block.
 constexpr int64_t kPanel = 12;
-// Accumulators of a tile: all but a few of the 32 vector registers of AVX-512, the 16 of AVX2.
+// A tile's accumulators use most of the vector registers: AVX-512 has 32, AVX2 has 16.
 #if defined(CPU_CAPABILITY_AVX512)
 constexpr int kTileRows = 6, kTileColumns = 4;
 #else
 constexpr int kTileRows = 4, kTileColumns = 3;
 #endif
 
-// The one place where row invariance may be given up: where AMX or AVX-512-bf16 exists, oneDNN is
-// several times faster on a long prefill. A batch that decodes or verifies has fewer rows: SGLang's
-// default of 48 requests at 64 nodes each is 3,072.
+// The only product whose rows may depend on the batch. With AMX or AVX-512-bf16, oneDNN is several
+// times faster on a long prefill. A batch that decodes or verifies has fewer rows: SGLang's default
+// of 48 requests with 64 nodes each has 3,072.
 bool through_onednn(int64_t num_rows, const at::Tensor& weight) {
   constexpr int64_t kMinRows = 4096;
   if (num_rows < kMinRows || weight.scalar_type() != at::kBFloat16) {
@@ -58,12 +59,12 @@ struct Problem {
   int64_t depth; // K
 };
 
-// The sums over lanes of C accumulators, each in the order of sum_lanes.
+// Sums the lanes of each of C accumulators, in the order of sum_lanes.
 template <int C>
 C10_ALWAYS_INLINE void sums_of(const std::array<Reg, C>& acc, float* sums) {
   int done = 0;
 #if defined(CPU_CAPABILITY_AVX512)
-  // Halves, quarters and pairs of four accumulators are added in common vectors.
+  // Four accumulators share the vector adds: first their halves, then quarters, then pairs.
 #pragma GCC unroll 8
   for (; done + 4 <= C; done += 4) {
     const Reg a = acc[done], b = acc[done + 1], c = acc[done + 2], d = acc[done + 3];
@@ -85,8 +86,10 @@ C10_ALWAYS_INLINE void sums_of(const std::array<Reg, C>& acc, float* sums) {
   }
 }
 
-// Every loop over the accumulators is unrolled by force, to keep them in registers. `weight`: the
-// first of the C columns, T or widened. `ahead`: what is fetched meanwhile, a cache line a step.
+// Computes R rows by C columns. ForcedUnroll unrolls every loop over the accumulators, which keeps
+// them in registers. `weight`: the first of the C columns, as T or widened to float. `ahead`: the
+// address to prefetch next; with R = kTileRows, each
+// step prefetches one cache line. Returns the advanced `ahead`.
 template <typename T, typename W, int R, int C>
 const char* tile(
     const Problem<T>& p, const W* weight, int64_t ldw, int64_t row, int64_t column,
@@ -117,7 +120,7 @@ const char* tile(
       });
     });
   }
-  alignas(64) float sums[2 * kLanes] = {}; // rounded together
+  alignas(64) float sums[2 * kLanes] = {}; // one from_float call rounds all sums
   static_assert(R * C <= 2 * kLanes);
   c10::ForcedUnroll<R>{}([&](auto r) {
     std::array<Reg, C> row_acc;
@@ -135,7 +138,7 @@ const char* tile(
   return ahead;
 }
 
-// R rows, all columns of [begin, end): C at a time, then one at a time.
+// Computes R rows at the columns [begin, end): C columns at a time, then one at a time.
 template <typename T, typename W, int R, int C>
 const char* strip(
     const Problem<T>& p, const W* weight, int64_t ldw, int64_t row, int64_t begin, int64_t end,
@@ -150,7 +153,8 @@ const char* strip(
   return ahead;
 }
 
-// All rows, kTileRows at a time and then what is left, at the panel's columns [begin, end).
+// Computes all rows at the panel's columns [begin, end): kTileRows rows at a time, then 2, then 1.
+// Prefetches the next panel from `next` on.
 template <typename T, typename W>
 void panel(
     const Problem<T>& p, const W* weight, int64_t ldw, int64_t num_rows, int64_t begin,
@@ -168,7 +172,8 @@ void panel(
   }
 }
 
-// Few rows read the weight once anyhow; with more, a panel stays in the L1 cache for all of them.
+// Up to three rows fit one strip, which reads the weight once. With more rows, a panel of the
+// weight stays in the L1 cache for all of them.
 template <typename T>
 void columns(const Problem<T>& p, int64_t num_rows, int64_t begin, int64_t end) {
   const T* weight = p.weight + begin * p.depth;
@@ -214,7 +219,7 @@ void multiply(
       to_float(from + (first + r) * x.stride, block.data() + r * p.ldx, depth);
     }
     p.out = out.data_ptr<T>() + first * num_columns;
-    // Two grains at least: just above one grain, a second thread costs more than it saves.
+    // At least two grains per task: just above one, a second thread costs more than it saves.
     at::parallel_for(
         0, tasks, 2 * grain_of(kPanel * depth * num_rows), [&](int64_t begin, int64_t end) {
           columns(p, num_rows, begin * kPanel, std::min(end * kPanel, num_columns));
@@ -249,8 +254,9 @@ at::Tensor linear(
 
 } // namespace
 
-// SGLang takes the packed weight for the layer's own, and its drafts multiply by a target's packed
-// lm_head directly. Plain rows serve both, and stream as well as any other layout.
+// The packed weight keeps plain rows. SGLang replaces the layer's weight with the packed one, and
+// its drafts multiply by a target's packed lm_head directly. Plain rows are as fast to read as any
+// layout.
 at::Tensor convert_weight_packed(const at::Tensor& weight) {
   TORCH_CHECK(
       weight.scalar_type() == at::kBFloat16 || weight.scalar_type() == at::kFloat,

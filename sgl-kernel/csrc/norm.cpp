@@ -1,4 +1,5 @@
-// Norms over the last dimension: float32 inside, one rounding at the end, every row on its own.
+// Norms over the last dimension and SiLU-and-multiply. Each row is computed independently of the
+// others, in float32, and rounded once at the end.
 #include "ops.h"
 #include "rows.h"
 
@@ -113,7 +114,7 @@ void fused_add_rmsnorm_cpu(
           (load(row.data() + i) + load(addend.data() + i)).store(row.data() + i);
         }
         from_float(row.data(), sum_row, xs.size);
-        // The norm sees the sum as it is kept, that is, rounded.
+        // The norm reads the stored sum, which is rounded to T, as the twin does.
         to_float(sum_row, row.data(), xs.size);
         rms_normalize(row.data(), w.data(), xs.size, eps);
         from_float(row.data(), x_row, xs.size);

@@ -1,4 +1,4 @@
-// Every C++ op. Shapes are documented at the twins in sgl_kernel/twins.
+// Declares every C++ op of schemas.py. The twins in sgl_kernel/twins document the shapes.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -1,4 +1,4 @@
-// Supplies the CPU kernels of ops whose signatures sgl_kernel/schemas.py defines.
+// Registers the CPU kernels of the ops whose signatures sgl_kernel/schemas.py defines.
 #include <Python.h>
 #include <torch/library.h>
 
@@ -29,7 +29,7 @@ TORCH_LIBRARY_IMPL(sgl_kernel, CPU, m) {
   m.impl("assign_extend_cache_locs_cpu", assign_extend_cache_locs_cpu);
 }
 
-// Importing the module runs the registration above; it has nothing else to offer.
+// The Python module is empty: importing it runs the registration above.
 PyMODINIT_FUNC MODULE_INIT(void) {
   static PyModuleDef module = {PyModuleDef_HEAD_INIT, MODULE_NAME, nullptr, -1, nullptr};
   return PyModule_Create(&module);

@@ -1,4 +1,4 @@
-// Rotary position embeddings, rotated in float32. Rows may lie apart: q and k are slices of qkv.
+// Rotary position embeddings, rotated in float32. Rows may be strided: q and k are slices of qkv.
 #include "ops.h"
 #include "rows.h"
 
@@ -7,7 +7,7 @@
 namespace sgl_kernel_cpu {
 namespace {
 
-// The factors of one token: the first and the second half of the rotated lanes have their own.
+// One token's cosines and sines, for the first (low) and second (high) half of the rotated lanes.
 struct Angles {
   std::vector<float> cos_low, cos_high, sin_low, sin_high;
   int64_t half;
@@ -80,7 +80,7 @@ void turn_row(const Heads& in, const Heads& out, int64_t row, int64_t head_size,
   }
 }
 
-// fill(row, angles) supplies the factors of a token.
+// fill(row, angles) writes the cosines and sines of token `row`.
 template <typename F>
 void turn_all(const char* op, const Heads (&in)[2], const Heads (&out)[2], int64_t head_size,
               int64_t half, bool is_neox, const F& fill) {
@@ -100,7 +100,7 @@ void turn_all(const char* op, const Heads (&in)[2], const Heads (&out)[2], int64
   });
 }
 
-// Which of the axes (time, height, width) owns each of the `half` lanes.
+// The axis (0 time, 1 height, 2 width) of each of the `half` lanes.
 std::vector<int64_t> lane_axes(at::OptionalIntArrayRef section, bool interleaved, int64_t half) {
   constexpr const char* kOp = "multimodal_rotary_embedding_cpu";
   TORCH_CHECK(

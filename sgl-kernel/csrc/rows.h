@@ -20,8 +20,8 @@ using Vec = at::vec::Vectorized<float>;
 
 constexpr int64_t kLanes = Vec::size();
 
-// An array of accumulators stays in registers only as the processor's own vector type: the compiler
-// keeps an array of Vec in memory.
+// Accumulator arrays use the processor's native vector type: the compiler keeps an array of Reg in
+// registers, but an array of Vec in memory.
 #if defined(CPU_CAPABILITY_AVX512)
 using Reg = __m512;
 #elif defined(CPU_CAPABILITY_AVX2)
@@ -34,7 +34,7 @@ inline Reg fmadd(const Reg& a, const Reg& b, const Reg& c) {
   return at::vec::fmadd(Vec(a), Vec(b), Vec(c));
 }
 
-// Scratch rows are padded with zeros to whole vectors, so inner loops have no tail.
+// Scratch rows are padded with zeros to a multiple of kLanes, so inner loops have no tail.
 inline int64_t padded(int64_t size) {
   return (size + kLanes - 1) / kLanes * kLanes;
 }
@@ -56,7 +56,7 @@ inline Vec load_tail(const T* p, int64_t count) {
   return load(whole);
 }
 
-// dst has room for padded(size) floats; the padding becomes zero.
+// dst must hold padded(size) floats; the padding becomes zero.
 template <typename T>
 inline void to_float(const T* src, float* dst, int64_t size) {
   int64_t i = 0;
@@ -92,14 +92,14 @@ inline float max_lanes(const Vec& v) {
       [](const Vec& a, const Vec& b) { return at::vec::maximum(a, b); }, v);
 }
 
-// The next multiple of a vector above a task of about 2^18 multiply-adds: below that, waking
-// threads costs more than it saves.
+// Items per task of at::parallel_for, for about 2^18 multiply-adds: with less work in a task,
+// waking a thread costs more than the thread saves.
 inline int64_t grain_of(int64_t work_per_item) {
   constexpr int64_t kWorkPerTask = 1 << 18;
   return std::max<int64_t>(1, kWorkPerTask / std::max<int64_t>(1, work_per_item));
 }
 
-// Calls f with a value of the tensor's element type.
+// Calls f with a value of the tensor's element type, float or BFloat16.
 template <typename F>
 inline void dispatch(const char* op, const at::Tensor& x, const F& f) {
   switch (x.scalar_type()) {
@@ -122,7 +122,7 @@ inline void dispatch(const char* op, const at::Tensor& x, const F& f) {
       (x).sizes() == at::IntArrayRef(__VA_ARGS__), op, ": expected " #x " of shape ",       \
       at::IntArrayRef(__VA_ARGS__), ", got ", (x).sizes())
 
-// Row-major view of [..., D]: rows may lie apart (a slice of qkv), elements of a row may not.
+// Row-major view of [..., D]: rows may be strided (a slice of qkv), elements are contiguous.
 struct Rows {
   at::Tensor tensor;
   int64_t count;
@@ -139,7 +139,7 @@ inline Rows rows_of(const at::Tensor& x) {
   return {whole, size == 0 ? 0 : whole.numel() / size, size, size};
 }
 
-// As rows_of, for a tensor that is written: a copy would lose the writes.
+// rows_of for an output tensor. Refuses a tensor that rows_of copies: writes to the copy are lost.
 inline Rows written_rows_of(const char* op, const at::Tensor& x) {
   Rows rows = rows_of(x);
   TORCH_CHECK(

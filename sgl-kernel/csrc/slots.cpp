@@ -1,11 +1,12 @@
-// Copies between req_to_token and lists of slots: a few times a speculative round.
+// Copies between req_to_token and lists of slots, a few times per speculative round.
 #include "ops.h"
 #include "rows.h"
 
 namespace sgl_kernel_cpu {
 namespace {
 
-// copy(row of the table, its columns [start, end), list entries used so far) for every request.
+// Calls copy(offset of the table's row, start column, end column, list entries used before) for
+// every request.
 template <typename F>
 void for_each_span(const char* op, const at::Tensor& rows, const at::Tensor& table,
                    const at::Tensor& start_offset, const at::Tensor& end_offset,

@@ -1,8 +1,8 @@
 """`sgl_kernel` for machines without an NVIDIA GPU: the ops of SGLang 0.5.23's CPU path.
 
 Every op lives in the torch namespace `sgl_kernel` and has a twin in plain torch
-(`sgl_kernel.twins`). With `SGL_KERNEL_CPU_TWINS=1` in the environment when this package is first
-imported, the twins serve every op; otherwise C++ serves those that it has.
+(`sgl_kernel.twins`). If `SGL_KERNEL_CPU_TWINS=1` is set when this package is first imported, the
+twins serve every op. Otherwise C++ serves the ops that it implements, and the twins the others.
 """
 
 import os
@@ -27,20 +27,20 @@ def _register() -> torch.library.Library:
         qualified = f"{NAMESPACE}::{name}"
         if torch._C._dispatch_has_kernel_for_dispatch_key(qualified, "CPU"):
             continue
-        # Ops without a tensor argument give the dispatcher no device to choose by.
+        # Without a tensor argument the dispatcher has no device to choose a kernel by.
         key = "CPU" if "Tensor" in schema else "CompositeExplicitAutograd"
         fragment.impl(name, getattr(twins, name), key)
     return fragment
 
 
-_fragment = _register()  # dropping it would unregister the ops
+_fragment = _register()  # a module variable, because deleting the Library unregisters its ops
 
 
 def _op(name: str):
     return getattr(getattr(torch.ops, NAMESPACE), name).default
 
 
-# SGLang imports these by name.
+# SGLang imports these names from this package.
 assign_req_to_token_pool_cpu = _op("assign_req_to_token_pool_cpu")
 assign_extend_cache_locs_cpu = _op("assign_extend_cache_locs_cpu")
 assign_draft_cache_locs_contiguous_cpu = _op("assign_draft_cache_locs_contiguous_cpu")

@@ -1,4 +1,4 @@
-"""Loads the C++ kernels, if they were built for this processor."""
+"""Load the C++ kernels that were built for this processor."""
 
 import importlib
 import importlib.util
@@ -6,26 +6,28 @@ from importlib import metadata
 
 import torch
 
-# Vector sets in ascending order; a processor runs what was built for its own set or a lesser one.
+# Vector sets in ascending order. A processor runs a module built for its vector set or a lower one.
 CAPABILITIES = ("default", "avx2", "avx512")
 
 
-# SGLang's distributions of a package of the same name, for an NVIDIA GPU.
+# SGLang's distributions for NVIDIA GPUs; both install a package named sgl_kernel too.
 FOR_CUDA = ("sglang-kernel", "sgl-kernel")
 
 
 def refuse_a_mix() -> None:
-    """Raise ImportError where another distribution has written files into this package's folder:
-    which of the two a file is from is then a matter of the order of installation."""
+    """Raise ImportError if another distribution has installed files into this package's folder.
+
+    The order of installation would then decide which distribution a file comes from.
+    """
     for name in FOR_CUDA:
         try:
             version = metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
         raise ImportError(
-            f"sgl_kernel is of two distributions, sglang-kernel-cpu and {name} {version}, whose "
-            f"files overwrite each other: pip uninstall sglang-kernel-cpu {name}, then install "
-            "the one for this machine"
+            f"two distributions installed sgl_kernel, sglang-kernel-cpu and {name} {version}, and "
+            f"their files overwrite each other: pip uninstall sglang-kernel-cpu {name}, then "
+            "install the one for this machine"
         )
 
 

@@ -1,7 +1,7 @@
 """The signature of every op, as SGLang 0.5.23's CPU path calls it.
 
-The schemas are defined here once; the C++ library and the torch twins both only supply kernels for
-the CPU, so a kernel that departs from its signature fails at import.
+Only this file defines these schemas. The C++ library and the torch twins supply kernels for the
+CPU. A C++ kernel whose signature differs from its schema fails at import.
 """
 
 NAMESPACE = "sgl_kernel"

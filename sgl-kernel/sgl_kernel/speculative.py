@@ -1,4 +1,4 @@
-"""SGLang's n-gram worker imports this name from here."""
+"""The name that SGLang's n-gram worker imports from `sgl_kernel.speculative`."""
 
 from sgl_kernel import _op
 

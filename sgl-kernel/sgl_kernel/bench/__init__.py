@@ -1,1 +1,1 @@
-"""`python -m sgl_kernel.bench --model-path DIR`: what a bf16 decode step costs at batch 1."""
+"""`python -m sgl_kernel.bench --model-path DIR`: times a bf16 decode step at batch 1."""

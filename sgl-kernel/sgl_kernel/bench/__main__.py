@@ -1,4 +1,4 @@
-"""Times every variant in turn and prints the table; `--json FILE` keeps every repeat."""
+"""Time a bf16 decode step of every variant in turn and print a table."""
 
 import argparse
 import json
@@ -14,18 +14,18 @@ import torch
 
 from sgl_kernel.bench.steps import PROMPT_TOKENS, REPEATS, STEPS
 
-# SGLang loads no plugin but those named here, so ours does not answer its question about AMX.
+# SGLang loads only the plugins named here, so SGLang gets torch's own answer about AMX.
 NO_PLUGINS = {"SGLANG_PLUGINS": "none"}
 
-# name: (attention backend, environment, what it is)
+# name: (attention backend, environment variables, description)
 VARIANTS = {
-    "cpp": ("intel_amx", {}, "this package's C++ ops"),
-    "twins": ("intel_amx", {"SGL_KERNEL_CPU_TWINS": "1"}, "this package's torch twins"),
-    "torch_native": ("torch_native", NO_PLUGINS, "SGLang without this package's ops"),
+    "cpp": ("intel_amx", {}, "the C++ ops of this package"),
+    "twins": ("intel_amx", {"SGL_KERNEL_CPU_TWINS": "1"}, "the torch twins of this package"),
+    "torch_native": ("torch_native", NO_PLUGINS, "SGLang without the ops of this package"),
 }
 LEVELS = {
-    "engine_step": "between tokens, as the engine's caller sees it",
-    "runner_step": "ModelRunner: batch, forward and sampling",
+    "engine_step": "the time between two tokens for a caller of the engine",
+    "runner_step": "the ModelRunner's batch set-up, forward and sampling",
     "model_forward": "the model's forward alone",
 }
 
@@ -69,7 +69,7 @@ def table(results: dict[str, dict]) -> str:
     lines += [f"  {name}: {meaning}" for name, (_, _, meaning) in VARIANTS.items()]
     lines.append(
         f"  bf16, batch 1, {PROMPT_TOKENS} prompt tokens, {REPEATS} repeats of {STEPS} steps; cpu: "
-        "processor time of the best repeat; vs cpp: ratio of the best"
+        "least processor time of a repeat; vs cpp: ratio of the best times"
     )
     return "\n".join(lines)
 
@@ -77,7 +77,7 @@ def table(results: dict[str, dict]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="sgl_kernel.bench", description=__doc__)
     parser.add_argument("--model-path", type=Path, required=True)
-    parser.add_argument("--json", type=Path, help="write every repeat to this file")
+    parser.add_argument("--json", type=Path, help="write the times of every repeat to this file")
     args = parser.parse_args()
     config = json.loads((args.model_path / "config.json").read_text())
     vocab_size = config.get("text_config", config)["vocab_size"]

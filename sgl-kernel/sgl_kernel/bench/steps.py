@@ -1,6 +1,6 @@
-"""One variant in a process of its own, because SGLang chooses its kernels once, at import.
+"""Time one variant in a separate process, because SGLang chooses its kernels once, at import.
 
-Prints one JSON object as its last line: milliseconds a decode step, for every repeat.
+The last line printed is one JSON object: milliseconds per decode step, for every repeat.
 """
 
 import argparse
@@ -14,7 +14,7 @@ REPEATS = 7
 
 
 class Clock:
-    """Milliseconds a step, on the wall and of processor time (a busy machine adds less to it)."""
+    """Milliseconds per step: wall time, and processor time, which a busy machine disturbs less."""
 
     def __init__(self) -> None:
         self.laps: dict[str, list[float]] = {"wall_ms": [], "cpu_ms": []}
@@ -37,7 +37,7 @@ class Clock:
 
 
 def load_runner(flags: list[str]):
-    """SGLang's own one-batch benchmark: its ModelRunner without the scheduler around it."""
+    """SGLang's ModelRunner without a scheduler, as SGLang's own one-batch benchmark loads it."""
     from sglang.benchmark import one_batch
     from sglang.srt.runtime_context import SpawnRanks, publish, spawn_world_rank
     from sglang.srt.server_args import PortArgs, ServerArgs
@@ -55,7 +55,7 @@ def load_runner(flags: list[str]):
 
 
 def runner_steps(flags: list[str], prompt: list[int]) -> dict[str, dict[str, list[float]]]:
-    """A step of the ModelRunner (batch, forward, sampling), and the model's forward within it."""
+    """Times of a ModelRunner step (batch, forward, sampling) and of the model's forward in it."""
     from sglang.benchmark import one_batch
 
     runner = load_runner(flags)
@@ -79,7 +79,7 @@ def runner_steps(flags: list[str], prompt: list[int]) -> dict[str, dict[str, lis
 
 
 def engine_steps(flags: list[str], prompt: list[int]) -> dict[str, dict[str, list[float]]]:
-    """The time between tokens that a caller of the engine sees: scheduler and detokenizer too."""
+    """The time between tokens for a caller of the engine, scheduler and detokenizer included."""
     import psutil
     from sglang.srt.entrypoints.engine import Engine
     from sglang.srt.server_args import ServerArgs

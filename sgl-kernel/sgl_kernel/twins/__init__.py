@@ -1,4 +1,4 @@
-"""Each op in plain torch: the definition that the C++ kernels are tested against."""
+"""Each op in plain torch: the reference that the C++ kernels are tested against."""
 
 from sgl_kernel.twins.activation import *
 from sgl_kernel.twins.attention import *

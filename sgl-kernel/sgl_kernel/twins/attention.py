@@ -33,7 +33,10 @@ def decode_attention_cpu(
     encoder_lens: Tensor | None,
     sinks: Tensor | None,
 ) -> None:
-    """One query a request, over its seq_lens cached keys; k and v are written at `loc` first."""
+    """Request b's one query attends to its seq_lens[b] cached keys.
+
+    k and v, if given, are first written to the slots `loc`.
+    """
     _refuse_encoder(is_cross_attn, encoder_lens)
     if k is not None and v is not None:
         store_cache_cpu(k, v, k_buffer, v_buffer, loc, k_buffer.size(1) * k_buffer.size(2))
@@ -71,9 +74,10 @@ def extend_attention_cpu(
     tree_mask: Tensor | None,
     is_causal: bool,
 ) -> None:
-    """The last extend_seq_lens[b] of seq_lens[b] cached tokens are queries; all are cached already.
+    """Request b's queries are the last extend_seq_lens[b] of its seq_lens[b] tokens.
 
-    tree_mask: bool, one E x E block a request after another; the prefix is always visible.
+    The caller has cached the K/V of all these tokens. tree_mask: bool, flat, one E x E block after
+    another, E being the request's extend_seq_lens; every query sees the whole prefix.
     """
     _refuse_encoder(is_cross_attn, encoder_lens)
     mask_used = 0
@@ -84,14 +88,14 @@ def extend_attention_cpu(
         extend_start_loc.tolist(),
         strict=True,
     ):
-        own = None
+        tree = None
         if tree_mask is not None:
-            own = tree_mask.flatten()[mask_used : mask_used + num_new * num_new]
-            own = own.view(num_new, num_new)
+            tree = tree_mask.flatten()[mask_used : mask_used + num_new * num_new]
+            tree = tree.view(num_new, num_new)
             mask_used += num_new * num_new
         slots = req_to_token[row, :seq_len].long()
         rows = slice(start, start + num_new)
-        visible = _visible(seq_len, num_new, own, is_causal, sliding_window, q.device)
+        visible = _visible(seq_len, num_new, tree, is_causal, sliding_window, q.device)
         o[rows] = _attend(
             q[rows], k_buffer[slots], v_buffer[slots], sm_scale, logit_cap, sinks, visible
         )
@@ -107,7 +111,10 @@ def flash_attn_varlen_func(
     max_seqlen_k: int,
     causal: bool = False,
 ) -> Tensor:
-    """q [T, H, D], k and v [S, KH, D], sequences packed between the offsets cu_seqlens [B + 1]."""
+    """q [T, H, D], k [S, KH, D], v [S, KH, Dv] -> [T, H, Dv].
+
+    Sequence b holds the rows from cu_seqlens[b] to cu_seqlens[b + 1].
+    """
     o = q.new_empty(q.size(0), q.size(1), v.size(2))
     q_ends, k_ends = cu_seqlens_q.tolist(), cu_seqlens_k.tolist()
     for b in range(len(q_ends) - 1):
@@ -131,8 +138,8 @@ def _visible(
 ) -> Tensor:
     """Which of seq_len keys each of the last num_new tokens sees: bool [num_new, seq_len].
 
-    The window counts the keys that a query can see, so that a tree node, whose siblings lie between
-    it and its ancestors, sees what plain decoding of its path would.
+    The window counts only keys that a query can see. Siblings lie between a tree node and its
+    ancestors, yet the node sees the same keys as in plain decoding of its path.
     """
     position = torch.arange(seq_len, device=device)
     query = position[seq_len - num_new :, None]
@@ -144,8 +151,8 @@ def _visible(
     elif sliding_window > 0:
         return position[None] > query - sliding_window
     if sliding_window > 0:
-        seen_from_here = visible.flip(1).cumsum(1).flip(1)
-        visible = visible & (seen_from_here <= sliding_window)
+        visible_from_key = visible.flip(1).cumsum(1).flip(1)
+        visible = visible & (visible_from_key <= sliding_window)
     return visible
 
 

@@ -1,4 +1,4 @@
-"""Writes to the KV cache and moves within it."""
+"""Writes to the KV cache, and copies between its slots."""
 
 import ctypes
 
@@ -19,9 +19,10 @@ def store_cache_cpu(
 def copy_all_layer_kv_cache_cpu(
     data_ptrs: Tensor, strides: Tensor, tgt_loc: Tensor, src_loc: Tensor
 ) -> None:
-    """In every buffer (address, bytes a slot) move slot src_loc[i] to tgt_loc[i].
+    """In every buffer copy slot src_loc[i] to slot tgt_loc[i].
 
-    All sources of a buffer are read before any target is written: the two sets may overlap.
+    data_ptrs holds the buffers' addresses, strides their bytes per slot. The op reads all
+    sources of a buffer before it writes a target: the two sets may overlap.
     """
     sources, targets = src_loc.tolist(), tgt_loc.tolist()
     if len(sources) != len(targets):

@@ -1,6 +1,6 @@
-"""Candidate trees: links from the draft's selection, the greedy walk, links from a mask.
+"""SGLang's candidate trees: build links from a selection or from a mask, and the greedy walk.
 
-B requests, N nodes a tree; node 0 is the root. Links hold a node number within its tree or -1.
+B requests, N nodes in each tree; node 0 is the root. A link is a node's number in its tree, or -1.
 """
 
 import torch
@@ -31,17 +31,17 @@ def build_tree_kernel_efficient_cpu(
 ) -> None:
     """Fill mask bool [B * N * N], positions [B * N] and the three links [B, N] of every tree.
 
-    selected_index [B, N - 1] holds, ascending, where the chosen nodes lie among all that were
-    drafted; entry s has the parent parent_list[b, s // topk], which is such an index again, the
-    first one standing for the root. Where a draft is certain, a child scores as high as its parent
-    and may be selected without it: nothing leads to such a node.
+    selected_index [B, N - 1] holds the selected entries' indices among all drafted entries, in
+    ascending order. The parent of entry s is the entry parent_list[b, s // topk]; column 0 stands
+    for the root. A child drafted with probability 1 has its parent's score, and the selection may
+    keep the child without the parent. No link leads to such a node.
     """
     if tree_mask_mode != QUERY_BY_QUERY_MASK:
         raise NotImplementedError(
             f"Expected tree_mask_mode {QUERY_BY_QUERY_MASK} (N x N), got {int(tree_mask_mode)}"
         )
     num_trees = seq_lens.numel()
-    masks = tree_mask.flatten()[: num_trees * draft_token_num**2]  # the buffer may be longer
+    masks = tree_mask.flatten()[: num_trees * draft_token_num**2]  # the buffer may be larger
     masks = masks.view(num_trees, draft_token_num, draft_token_num)
     for b in range(num_trees):
         parents = _parents(parent_list[b].tolist(), selected_index[b].tolist(), topk)
@@ -66,25 +66,25 @@ def verify_tree_greedy_cpu(
 ) -> None:
     """Walk every tree from its root to the child that the target predicts, while there is one.
 
-    Writes the global numbers of the visited nodes to accept_index [B, depth + 1] (-1 before), the
-    target's token of each of them to predicts [B * N], and their count without the root to
-    accept_token_num [B].
+    Writes the visited nodes' numbers in the batch to accept_index [B, depth + 1] (filled with -1 by
+    the caller), the target's token at each visited node to predicts [B * N], and the number of
+    visited nodes without the root to accept_token_num [B].
     """
-    wanted = target_predict.flatten().tolist()
+    target_tokens = target_predict.flatten().tolist()
     for b in range(candidates.size(0)):
         tokens, numbers = candidates[b].tolist(), retrive_index[b].tolist()
         child, sibling = retrive_next_token[b].tolist(), retrive_next_sibling[b].tolist()
         walk = [0]
         while len(walk) < accept_index.size(1):
             node = child[walk[-1]]
-            while node != -1 and tokens[node] != wanted[numbers[walk[-1]]]:
+            while node != -1 and tokens[node] != target_tokens[numbers[walk[-1]]]:
                 node = sibling[node]
             if node == -1:
                 break
             walk.append(node)
         for step, node in enumerate(walk):
             accept_index[b, step] = numbers[node]
-            predicts[numbers[node]] = wanted[numbers[node]]
+            predicts[numbers[node]] = target_tokens[numbers[node]]
         accept_token_num[b] = len(walk) - 1
 
 
@@ -98,7 +98,7 @@ def reconstruct_indices_from_tree_mask(
     batch_size: int,
     draft_token_num: int,
 ) -> None:
-    """Positions and links from the mask [B * N * N]: a node's parent is its last ancestor."""
+    """Positions and links from the mask [B * N * N]; a node's parent is its last ancestor."""
     shape = (batch_size, draft_token_num)
     ancestors = tree_mask.view(*shape, draft_token_num).tril(-1)
     positions.view(shape).copy_(ancestors.sum(-1) + seq_lens.view(-1, 1))
@@ -110,7 +110,7 @@ def reconstruct_indices_from_tree_mask(
 
 
 def _parents(parent_list: list[int], selected: list[int], topk: int) -> list[int]:
-    """The parent's node number of every node; -1 for the root, and where it was not selected."""
+    """Each node's parent; -1 for the root and for a node whose parent was not selected."""
     node_of = {index: node for node, index in enumerate(selected, start=1)}
     parents = [-1]
     for index in selected:
@@ -122,7 +122,7 @@ def _parents(parent_list: list[int], selected: list[int], topk: int) -> list[int
 def _fill_links(
     parents: list[int], b: int, numbers: Tensor, child: Tensor, sibling: Tensor
 ) -> None:
-    """Children of a node hang in ascending order; nodes without a parent get no sibling."""
+    """Link a node's children in ascending order; a node without a parent gets no sibling."""
     num_nodes = len(parents)
     first, following, last = ([-1] * num_nodes for _ in range(3))
     for node, parent in enumerate(parents):

@@ -1,7 +1,7 @@
-"""Ops that no dense Qwen-VL reaches.
+"""Ops that no dense Qwen-VL model calls; they have no C++ version.
 
-SGLang looks them up while it imports Qwen3.5's modules; if one were missing, that import error
-would be swallowed and start-up would end with "No processor registered". They have no C++ version.
+SGLang looks the ops up while it imports Qwen3.5's modules. SGLang would swallow the import error of
+a missing op, and start-up would end with "No processor registered".
 """
 
 import torch
@@ -29,7 +29,7 @@ def _gemma_rmsnorm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 def fused_qk_gemma_rmsnorm_cpu(
     q: Tensor, k: Tensor, q_weight: Tensor, k_weight: Tensor, eps: float, head_dim: int
 ) -> tuple[Tensor, Tensor]:
-    """Per-head norm with weight 1 + w: [T, H * D] -> [T * H, D] for q and k."""
+    """RMS norm of each head with weight 1 + w: q and k, [T, H * D] -> [T * H, D]."""
     return (
         _gemma_rmsnorm(q.reshape(-1, head_dim), q_weight, eps),
         _gemma_rmsnorm(k.reshape(-1, head_dim), k_weight, eps),
@@ -45,7 +45,7 @@ def fused_qk_gemma_rmsnorm_with_gate_cpu(
     head_dim: int,
     num_heads: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """q_gate [T, H * 2D] holds each head's q beside its gate; returns q, k, gate as [-1, D]."""
+    """q_gate [T, H * 2D] holds each head's [q | gate] -> normed q and k, and gate, each [-1, D]."""
     q, gate = q_gate.reshape(-1, num_heads, 2 * head_dim).split(head_dim, dim=-1)
     q, k = fused_qk_gemma_rmsnorm_cpu(q, k, q_weight, k_weight, eps, head_dim)
     return q, k, gate.reshape(-1, head_dim).clone()

@@ -12,7 +12,7 @@ __all__ = [
 
 
 def convert_weight_packed(weight: Tensor) -> Tensor:
-    """The layout is ours to choose; plain rows [out, in] serve the twins and C++ alike."""
+    """[out, in] stays as plain rows, the layout that the twins and C++ read."""
     return weight.contiguous()
 
 
@@ -23,10 +23,10 @@ def weight_packed_linear(x: Tensor, weight: Tensor, bias: Tensor | None, is_vnni
 
 
 def conv3d_embed_weight_pack(weight: Tensor) -> Tensor:
-    """[out, C, t, p, p] stays as it is: SGLang reads its five dimensions later."""
+    """[out, C, t, p, p] keeps its shape: SGLang reads the five dimensions later."""
     return weight.contiguous()
 
 
 def conv3d_embed_cpu(x: Tensor, weight: Tensor, bias: Tensor, is_vnni: bool) -> Tensor:
-    """x [N, C, t, p, p], one patch a row -> [N, out]."""
+    """x [N, C, t, p, p] of N patches -> [N, out]."""
     return F.linear(x.flatten(1), weight.flatten(1), bias.to(x.dtype))

@@ -1,7 +1,8 @@
 """Rotary position embeddings, rotated in float32.
 
-A cos_sin_cache [positions, R] holds R / 2 cosines, then R / 2 sines; the first R of a head's D
-elements turn. Neox pairs element i with i + R / 2, the other layout pairs neighbours.
+A row of cos_sin_cache [positions, R] holds R / 2 cosines, then R / 2 sines; a lane is a column
+of the cache. The ops rotate the first R of a head's D elements. Neox pairs element i with element
+i + R / 2, the other layout pairs neighbours.
 """
 
 import torch
@@ -40,7 +41,7 @@ def multimodal_rotary_embedding_cpu(
     mrope_interleaved: bool,
     is_neox: bool,
 ) -> None:
-    """In place; positions [T], or [3, T] with a section naming the lanes of each axis."""
+    """In place. positions [T], or [3, T] with mrope_section, the number of pairs of each axis."""
     if positions.dim() == 1:
         lanes = cos_sin_cache[positions]
     else:
@@ -65,7 +66,7 @@ def apply_rotary_pos_emb_cpu(
 
 
 def _lanes_by_axis(lanes: Tensor, section: list[int] | None, interleaved: bool) -> Tensor:
-    """lanes [3, T, R] -> [T, R]: every lane from the axis (time, height, width) that owns it."""
+    """lanes [3, T, R] -> [T, R]: each lane from its axis (time, height or width)."""
     half = lanes.size(-1) // 2
     if section is None or len(section) != 3 or sum(section) != half:
         raise ValueError(f"Expected a section of three sizes that add up to {half}, got {section}")
@@ -76,12 +77,12 @@ def _lanes_by_axis(lanes: Tensor, section: list[int] | None, interleaved: bool) 
     else:
         axis[section[0] : section[0] + section[1]] = 1
         axis[section[0] + section[1] :] = 2
-    owner = axis.repeat(2).expand(1, lanes.size(1), -1)
-    return lanes.gather(0, owner).squeeze(0)
+    axis_of_lane = axis.repeat(2).expand(1, lanes.size(1), -1)
+    return lanes.gather(0, axis_of_lane).squeeze(0)
 
 
 def _turned(x: Tensor, head_size: int, cos: Tensor, sin: Tensor, is_neox: bool) -> Tensor:
-    """x [T, ...] of whole heads, cos and sin [T, R / 2] -> a new contiguous tensor."""
+    """x [T, H * D] or [T, H, D], cos and sin [T, R / 2] -> a new contiguous tensor of x's shape."""
     num_heads = x.size(1) if x.dim() == 3 else x.size(1) // head_size
     heads = x.reshape(x.size(0), num_heads, head_size)
     rotary = 2 * cos.size(-1)

@@ -1,4 +1,4 @@
-"""Start-up hooks. One rank is served; torch's own thread count (OMP_NUM_THREADS) is kept."""
+"""Start-up hooks for one rank; torch keeps its thread count (OMP_NUM_THREADS)."""
 
 from torch import Tensor
 
@@ -6,7 +6,7 @@ __all__ = ["init_cpu_threads_env", "initialize", "shm_allgather", "shm_allreduce
 
 
 def init_cpu_threads_env(cpu_ids: str) -> None:
-    """Pins no thread: a fixed binding starves the engine's other processes on few cores."""
+    """Pins no thread: on few cores, pinned threads starve the engine's other processes."""
 
 
 def initialize(size: int, rank: int) -> None:

@@ -37,7 +37,7 @@ def assign_extend_cache_locs_cpu(
     out_cache_loc: Tensor,
     pool_len: int,
 ) -> None:
-    """The inverse gather. `out_cache_loc` may be longer than what is written."""
+    """The inverse gather into `out_cache_loc`, which may be longer than the spans together."""
     used = 0
     for row, start, end in _spans(req_pool_indices, start_offset, end_offset):
         out_cache_loc[used : used + end - start] = req_to_token[row, start:end]
@@ -53,7 +53,7 @@ def assign_draft_cache_locs_contiguous_cpu(
     topk: int,
     num_steps: int,
 ) -> None:
-    """The topk * num_steps slots behind each request's sequence."""
+    """Gather the topk * num_steps slots after each request's sequence."""
     width = topk * num_steps
     ends = seq_lens + width
     assign_extend_cache_locs_cpu(
@@ -69,25 +69,25 @@ def build_draft_decode_metadata_cpu(
     num_steps: int,
     pool_len: int,
 ) -> Tensor:
-    """One row for each of the B * topk candidates: the prefix, then that candidate's own slots.
+    """int32 [B * topk, pool_len]: the prefix's slots, the candidate's num_steps slots, then zeros.
 
-    -> int32 [B * topk, pool_len]; what lies behind the last slot of a row is zero.
+    Candidate c of request b is row b * topk + c.
     """
     table = req_to_token.new_zeros(req_pool_indices.numel() * topk, pool_len)
     for b, (row, seq_len) in enumerate(
         zip(req_pool_indices.tolist(), seq_lens.tolist(), strict=True)
     ):
-        own = req_to_token[row, seq_len : seq_len + topk * num_steps].view(topk, num_steps)
+        draft_slots = req_to_token[row, seq_len : seq_len + topk * num_steps]
         rows = table[b * topk : (b + 1) * topk]
         rows[:, :seq_len] = req_to_token[row, :seq_len]
-        rows[:, seq_len : seq_len + num_steps] = own
+        rows[:, seq_len : seq_len + num_steps] = draft_slots.view(topk, num_steps)
     return table
 
 
 def fill_bonus_tokens_cpu(
     accept_tokens: Tensor, accept_lens: Tensor, bonus_tokens: Tensor, accept_stride: int
 ) -> None:
-    """bonus_tokens[b] = the last accepted token of request b; accept_lens counts it."""
+    """bonus_tokens[b] = accept_tokens[b * accept_stride + accept_lens[b] - 1]."""
     count = accept_lens.numel()
     firsts = torch.arange(count, device=accept_lens.device) * accept_stride
     bonus_tokens[:count] = accept_tokens.flatten()[firsts + accept_lens.long() - 1].to(
@@ -98,7 +98,7 @@ def fill_bonus_tokens_cpu(
 def fill_accept_out_cache_loc_cpu(
     accept_index: Tensor, out_cache_loc: Tensor, accept_out_cache_loc: Tensor
 ) -> None:
-    """Compact the slots of the accepted nodes (accept_index > -1) to the front."""
+    """Write the slots of the accepted nodes (accept_index > -1) to the front of the output."""
     accepted = accept_index.flatten()
     accepted = accepted[accepted > -1].long()
     accept_out_cache_loc[: accepted.numel()] = out_cache_loc[accepted].to(
@@ -113,7 +113,7 @@ def rotate_input_ids_cpu(
     topk_index: Tensor,
     select_index: Tensor | None,
 ) -> None:
-    """Shift each request's ids left by one and put its new token last (or at select_index)."""
+    """Shift each request's ids left by one; write its new token last, or at select_index[b]."""
     tokens = topk_index.flatten().tolist()
     for b, (start, length) in enumerate(
         zip(extend_start_loc.tolist(), extend_seq_lens.tolist(), strict=True)
