@@ -88,8 +88,8 @@ C10_ALWAYS_INLINE void sums_of(const std::array<Reg, C>& acc, float* sums) {
 
 // Computes R rows by C columns. ForcedUnroll unrolls every loop over the accumulators, which keeps
 // them in registers. `weight`: the first of the C columns, as T or widened to float. `ahead`: the
-// address to prefetch next; with R = kTileRows, each
-// step prefetches one cache line. Returns the advanced `ahead`.
+// address to prefetch next. With R = kTileRows, each step prefetches one cache line. Returns the
+// advanced `ahead`.
 template <typename T, typename W, int R, int C>
 const char* tile(
     const Problem<T>& p, const W* weight, int64_t ldw, int64_t row, int64_t column,

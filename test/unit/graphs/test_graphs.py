@@ -1,4 +1,4 @@
-"""CUDA-graph runner and capture tail, without a GPU: what is captured, and what a replay reads."""
+"""CUDA graphs of verify and of the draft pass, without a GPU: their inputs and their replay."""
 
 from types import SimpleNamespace
 
@@ -21,7 +21,7 @@ VOCAB, PADDED_VOCAB, HIDDEN = 11, 16, 8
 @pytest.fixture
 def drafter():
     weight = torch.randn(PADDED_VOCAB, HIDDEN, generator=torch.Generator().manual_seed(0))
-    weight[VOCAB:] = 100.0  # padding rows: would win every top-k if they were not cut off
+    weight[VOCAB:] = 100.0  # padding rows, which would win every top-k if the drafter kept them
     lm_head = SimpleNamespace(org_vocab_size=VOCAB)
     processor = SimpleNamespace(_compute_lm_head=lambda hidden, head: hidden.abs() @ weight.T)
     target = SimpleNamespace(
@@ -55,7 +55,7 @@ def test_capture_takes_a_mask_the_tree_width_and_full_hidden_states():
     assert spec_info.is_verify_input()
 
 
-def test_capture_tail_writes_what_the_eager_path_computes(drafter):
+def test_captured_marginals_equal_the_eager_marginals(drafter):
     hidden = torch.randn(3 * CONFIG.block, HIDDEN, generator=torch.Generator().manual_seed(1))
     tail = GraphMarginals(drafter, max_bs=5)
     addresses = tail.ids.data_ptr(), tail.logprobs.data_ptr()
@@ -91,15 +91,15 @@ def test_propose_reads_the_replay_only_when_a_graph_ran(drafter):
 
 
 class OnGpu(torch.Tensor):
-    """A tensor that says it is on a GPU; the kernels run in Triton's interpreter."""
+    """A CPU tensor with is_cuda = True; the kernels run in Triton's interpreter."""
 
     is_cuda = True
     __torch_function__ = torch._C._disabled_torch_function_impl
 
 
-def test_rows_are_taken_in_parts(monkeypatch):
+def test_top_marginals_splits_many_rows(monkeypatch):
     logits = torch.randn(11, 40)
-    whole = top_marginals(logits, 3)
+    unsplit = top_marginals(logits, 3)
     sizes = []
     original = draft._top_of_rows
     monkeypatch.setattr(draft, "ROWS_AT_ONCE", 4)
@@ -108,19 +108,19 @@ def test_rows_are_taken_in_parts(monkeypatch):
     )
     parts = top_marginals(logits, 3)
     assert sizes == [4, 4, 3]
-    for part, expected in zip(parts, whole, strict=True):
+    for part, expected in zip(parts, unsplit, strict=True):
         assert torch.equal(part, expected)
 
 
 @pytest.mark.parametrize("topk", draft.TILED_TOPK)
-def test_sglangs_tiled_kernel_gives_what_ours_gives(topk, monkeypatch):
+def test_sglangs_tiled_kernel_gives_the_same_marginals(topk, monkeypatch):
     vocab = draft.TILED_VOCAB + 3
     logits = torch.randn(2, vocab, generator=torch.Generator().manual_seed(topk)).bfloat16()
     expected_ids, expected = top_marginals(logits, topk)
     monkeypatch.setattr(draft, "_top_of_rows", None)
     ids, logprobs = top_marginals(logits.as_subclass(OnGpu), topk)
     torch.testing.assert_close(logprobs, expected, rtol=0, atol=1e-5)
-    same = expected_ids == ids  # equal logits of bfloat16 may be taken in another order
+    same = expected_ids == ids  # the order of equal bfloat16 logits may differ
     assert torch.equal(logits.gather(1, ids)[~same], logits.gather(1, expected_ids)[~same])
     assert all(len(set(row)) == topk for row in ids.tolist())
 

@@ -1,4 +1,4 @@
-"""Compares the C++ ops on one thread from a known seed; lets the tests import paged."""
+"""Run the tests of the C++ ops on one thread with a fixed seed; make `paged` importable."""
 
 import sys
 from pathlib import Path
@@ -12,7 +12,7 @@ sys.path.append(str(Path(__file__).parent))
 
 @pytest.fixture(autouse=True)
 def one_thread_and_a_seed():
-    """A busy machine makes tiny parallel regions slow; tests of threading raise the count."""
+    """On a busy machine, threads slow down small ops; tests of threading raise the count."""
     assert not sgl_kernel.USES_TWINS, "unset SGL_KERNEL_CPU_TWINS: the C++ ops are under test"
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""A paged cache with scattered slots, and calls of both attention ops over it."""
+"""A paged KV cache with scattered slots, and calls of both attention ops on this cache."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ ops = torch.ops.sgl_kernel
 
 @dataclass
 class Paged:
-    """B requests whose last num_new[b] of seq_lens[b] cached tokens are queries."""
+    """B requests. Request b's queries are the last num_new[b] of its seq_lens[b] cached tokens."""
 
     seq_lens: list[int]
     num_new: list[int]
@@ -35,8 +35,8 @@ class Paged:
         self.rows = torch.randperm(len(pages) + 2)[: len(pages)]
         used = 0
         for row, length, count in zip(self.rows.tolist(), self.seq_lens, pages, strict=True):
-            own = slots[used : used + count].flatten()[:length]
-            self.req_to_token[row, :length] = own
+            request_slots = slots[used : used + count].flatten()[:length]
+            self.req_to_token[row, :length] = request_slots
             used += count
         self.k = torch.randn(self.num_slots, self.num_kv_heads, self.head_size).to(self.dtype)
         self.v = torch.randn(self.num_slots, self.num_kv_heads, self.value_size).to(self.dtype)
@@ -59,14 +59,14 @@ class Paged:
         return out
 
     def decode(self, q=None, slots=None, k=None, v=None, loc=None, twin=False) -> torch.Tensor:
-        """One query a request; `slots` replaces the requests' own lists of keys."""
+        """One query per request; `slots`, one list per request, replaces the slots of the keys."""
         q = self.q if q is None else q
         table, rows, lens = self.req_to_token, self.rows, torch.tensor(self.seq_lens)
         if slots is not None:
             lens = torch.tensor([len(s) for s in slots])
             table = torch.zeros(len(slots), int(lens.max()), dtype=torch.int32)
-            for row, own in enumerate(slots):
-                table[row, : len(own)] = own
+            for row, row_slots in enumerate(slots):
+                table[row, : len(row_slots)] = row_slots
             rows = torch.arange(len(slots))
         out = q.new_empty(q.size(0), self.num_heads, self.value_size)
         scratch = torch.empty(q.size(0), self.num_heads, 8, self.value_size + 1)
@@ -79,7 +79,7 @@ class Paged:
 
 
 def random_tree(num_nodes: int) -> torch.Tensor:
-    """bool [N, N]: each node, its ancestors and the root; parents are drawn below the node."""
+    """bool [N, N]: row n marks node n and its ancestors; n's parent is a random node before n."""
     mask = torch.eye(num_nodes, dtype=torch.bool)
     for node in range(1, num_nodes):
         mask[node] |= mask[int(torch.randint(0, node, ()))]

@@ -1,4 +1,4 @@
-"""Attention: C++ against the twins over random layouts, and its bits against each other."""
+"""Attention: C++ against the twins on random layouts, and the same bits from every C++ op."""
 
 import pytest
 import torch
@@ -65,14 +65,14 @@ def test_decode_writes_the_new_key_first(dtype):
 
 
 @pytest.mark.parametrize("is_causal", [True, False])
-def test_a_bystander_slot_is_never_read(is_causal):
+def test_slots_of_no_request_are_never_read(is_causal):
     p = Paged([40, 17], [6, 17], dtype=torch.bfloat16)
     expected = p.extend(is_causal=is_causal)
     used = torch.cat([p.slots(0), p.slots(1)])
-    others = torch.ones(p.num_slots, dtype=torch.bool)
-    others[used] = False
-    p.k[others] = float("nan")
-    p.v[others] = float("nan")
+    unused = torch.ones(p.num_slots, dtype=torch.bool)
+    unused[used] = False
+    p.k[unused] = float("nan")
+    p.v[unused] = float("nan")
     assert torch.equal(p.extend(is_causal=is_causal), expected)
 
 
@@ -80,7 +80,7 @@ def test_a_bystander_slot_is_never_read(is_causal):
 @pytest.mark.parametrize("window", [0, 1, 20, 45])
 @pytest.mark.parametrize("prefix", [0, 1, 31, 32, 63, 100])
 def test_a_query_gets_the_same_bits_from_every_op(prefix, window, dtype):
-    """Decode, causal extend and tree verify agree when the visible keys are the same sequence."""
+    """Decode, causal extend and tree verify agree if the query sees the same keys in one order."""
     num_new = 37
     p = Paged([prefix + num_new, 12], [num_new, 1], window=window, dtype=dtype, use_sinks=True)
     slots = p.slots(0)
@@ -88,8 +88,8 @@ def test_a_query_gets_the_same_bits_from_every_op(prefix, window, dtype):
     tree = random_tree(num_new)
     verified = p.extend(torch.cat([tree.flatten(), torch.ones(1, dtype=torch.bool)]))
     for i in range(0, num_new, 3):
-        alone = p.decode(p.q[i : i + 1], [slots[: prefix + i + 1]])
-        assert torch.equal(alone[0], causal[i])
+        decoded = p.decode(p.q[i : i + 1], [slots[: prefix + i + 1]])
+        assert torch.equal(decoded[0], causal[i])
         path = torch.cat([slots[:prefix], slots[prefix:][tree[i]]])
         assert torch.equal(p.decode(p.q[i : i + 1], [path])[0], verified[i])
     chain = torch.ones(num_new, num_new, dtype=torch.bool).tril()
@@ -98,18 +98,18 @@ def test_a_query_gets_the_same_bits_from_every_op(prefix, window, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_chunks_threads_and_company_change_no_bit(dtype):
+def test_chunks_threads_and_other_requests_change_no_bit(dtype):
     p = Paged([150, 61, 90], [150, 61, 1], dtype=dtype)
-    whole = p.extend()
+    expected = p.extend()
     torch.set_num_threads(2)
-    assert torch.equal(p.extend(), whole)
+    assert torch.equal(p.extend(), expected)
     torch.set_num_threads(1)
     for first in (0, 1, 40, 149):
         count = min(30, 150 - first)
         part = Paged([first + count], [count], dtype=dtype)
         part.k, part.v, part.q = p.k, p.v, p.q[first : first + count]
         part.req_to_token, part.rows = p.req_to_token, p.rows[:1]
-        assert torch.equal(part.extend(), whole[first : first + count])
+        assert torch.equal(part.extend(), expected[first : first + count])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -126,8 +126,8 @@ def test_packed_attention_equals_its_twin(heads, kv_heads, head_size, lens, caus
     got = ops.flash_attn_varlen_func(q, k, v, **call)
     close(got, twins.flash_attn_varlen_func(q, k, v, **call))
     for begin, end in zip(ends[:-1].tolist(), ends[1:].tolist(), strict=True):
-        one = torch.tensor([0, end - begin]).int()
-        call |= {"cu_seqlens_q": one, "cu_seqlens_k": one}
+        offsets = torch.tensor([0, end - begin]).int()
+        call |= {"cu_seqlens_q": offsets, "cu_seqlens_k": offsets}
         part = slice(begin, end)
         assert torch.equal(ops.flash_attn_varlen_func(q[part], k[part], v[part], **call), got[part])
 
@@ -138,7 +138,7 @@ def test_empty_batches_do_nothing():
     assert p.decode().shape == (0, 4, 64)
 
 
-def test_errors_name_what_was_got():
+def test_errors_name_the_wrong_value():
     p = Paged([8], [4])
     p.req_to_token[p.rows[0], 3] = 2**20
     with pytest.raises(RuntimeError, match=rf"slots below {p.num_slots}, got {2**20}"):

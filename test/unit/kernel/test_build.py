@@ -1,4 +1,4 @@
-"""The C++ ops compile for both vector sets, whichever the machine of the tests has."""
+"""The C++ ops compile for AVX2 and for AVX-512, whichever of them this machine has."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ PACKAGE = Path(__file__).resolve().parents[3] / "sgl-kernel"
 
 
 def extension(capability: str, patch: pytest.MonkeyPatch) -> setuptools.Extension:
-    """What setup.py would build on a machine with this vector set."""
-    built = {}
+    """The extension that setup.py builds on a machine with this vector set."""
+    setup_arguments = {}
     patch.chdir(PACKAGE)
     patch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    patch.setattr(setuptools, "setup", lambda **kwargs: built.update(kwargs))
+    patch.setattr(setuptools, "setup", lambda **kwargs: setup_arguments.update(kwargs))
     runpy.run_path("setup.py")
-    return built["ext_modules"][0]
+    return setup_arguments["ext_modules"][0]
 
 
 @pytest.mark.parametrize("other", library.FOR_CUDA)
-def test_the_package_of_two_distributions_is_not_imported(
+def test_a_package_of_two_distributions_is_refused(
     monkeypatch: pytest.MonkeyPatch, other: str
 ) -> None:
-    library.refuse_a_mix()  # here it is of one
+    library.refuse_a_mix()  # no error: one distribution is installed here
     installed = importlib.metadata.version
     monkeypatch.setattr(
         library.metadata, "version", lambda name: "9.9" if name == other else installed(name)
@@ -50,10 +50,10 @@ def test_the_ops_compile(capability: str, monkeypatch: pytest.MonkeyPatch) -> No
     if torch.backends.cpu.get_cpu_capability() == capability:
         assert list((PACKAGE / "sgl_kernel").glob(f"_C_{capability.lower()}.*.so"))
         return
-    made = extension(capability, monkeypatch)
+    module = extension(capability, monkeypatch)
     compiler = os.environ.get("CXX", "c++")
-    folders = [*made.include_dirs, sysconfig.get_path("include")]
-    flags = [*made.extra_compile_args, *(f"-I{folder}" for folder in folders)]
+    folders = [*module.include_dirs, sysconfig.get_path("include")]
+    flags = [*module.extra_compile_args, *(f"-I{folder}" for folder in folders)]
 
     def errors(source: str) -> str:
         command = [compiler, "-std=c++20", "-fsyntax-only", *flags, source]
@@ -61,28 +61,28 @@ def test_the_ops_compile(capability: str, monkeypatch: pytest.MonkeyPatch) -> No
         return done.stderr if done.returncode else ""
 
     with ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(errors, made.sources))
-    assert len(found) >= 5
-    assert not any(found), "\n".join(found)[-3000:]
+        messages = list(pool.map(errors, module.sources))
+    assert len(messages) >= 5
+    assert not any(messages), "\n".join(messages)[-3000:]
 
 
 @pytest.mark.slow
 def test_the_ops_are_right_without_avx512(tmp_path: Path) -> None:
-    """Built and run with the vector set of a processor that has neither AVX-512 nor AMX."""
+    """Build the ops as on a processor without AVX-512 and AMX, and run their tests."""
     if torch.backends.cpu.get_cpu_capability() != "AVX512":
-        return  # this processor's own build is that one, and every other test here runs it
+        return  # all other tests already run a build without AVX-512
     copy = tmp_path / "sgl-kernel"
     shutil.copytree(PACKAGE, copy, ignore=shutil.ignore_patterns("build", "*.so", "__pycache__"))
     env = os.environ | {"ATEN_CPU_CAPABILITY": "avx2", "PYTHONPATH": str(copy)}
     build = [sys.executable, "setup.py", "-q", "build_ext", "--inplace"]
     subprocess.run(build, cwd=copy, env=env, check=True)
     assert list((copy / "sgl_kernel").glob("_C_avx2.*.so"))
-    which = "import sys, sgl_kernel; print(sgl_kernel.__file__, *sys.modules)"
+    program = "import sys, sgl_kernel; print(sgl_kernel.__file__, *sys.modules)"
     loaded = subprocess.run(
-        [sys.executable, "-c", which], env=env, capture_output=True, text=True, check=True
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True
     )
     assert str(copy) in loaded.stdout and "sgl_kernel._C_avx2" in loaded.stdout
-    here = Path(__file__)
-    tests = [sys.executable, "-m", "pytest", "-q", str(here.parent)]
-    tests += [f"--ignore={here}", f"--ignore={here.parent / 'test_platform.py'}"]
+    this_file = Path(__file__)
+    tests = [sys.executable, "-m", "pytest", "-q", str(this_file.parent)]
+    tests += [f"--ignore={this_file}", f"--ignore={this_file.parent / 'test_platform.py'}"]
     assert subprocess.run(tests, env=env | {"OMP_NUM_THREADS": "1"}).returncode == 0

@@ -1,4 +1,4 @@
-"""KV writes and moves: C++ against the twins."""
+"""Writes to and copies within the KV cache: C++ against the twins."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ ops = torch.ops.sgl_kernel
 @pytest.mark.parametrize("rows", [0, 1, 9])
 def test_store_equals_its_twin(rows, index_dtype, dtype):
     qkv = torch.randn(rows, 8, 64).to(dtype)
-    k, v = qkv[:, 4:6], qkv[:, 6:].flatten(1)  # heads of a slice; flat rows
+    k, v = qkv[:, 4:6], qkv[:, 6:].flatten(1)  # k: heads in a slice of qkv; v: flat rows
     caches = torch.randn(2, 20, 2, 64).to(dtype)
     expected = caches.clone()
     slots = torch.randperm(20)[:rows].to(index_dtype)
@@ -23,7 +23,7 @@ def test_store_equals_its_twin(rows, index_dtype, dtype):
     assert torch.equal(caches, expected)
 
 
-def test_store_names_what_was_got():
+def test_store_errors_name_the_wrong_value():
     k = torch.randn(3, 2, 64)
     caches = torch.zeros(2, 5, 2, 64)
     slots = torch.tensor([0, 1, 5])
@@ -44,8 +44,8 @@ def addresses(buffers: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 12), st.integers(1, 4), st.integers(0, 2**30))
-def test_moves_read_every_source_before_they_write(count, num_buffers, seed):
-    """Targets overlap sources; each buffer may have a row width of its own."""
+def test_copies_read_every_source_before_they_write(count, num_buffers, seed):
+    """Targets overlap sources, and every buffer has another row width."""
     torch.manual_seed(seed)
     buffers = [torch.randn(12, 3 + b) for b in range(num_buffers)]
     expected = [b.clone() for b in buffers]
@@ -59,7 +59,7 @@ def test_moves_read_every_source_before_they_write(count, num_buffers, seed):
             assert torch.equal(got, after)
 
 
-def test_moves_refuse_what_is_no_address():
+def test_copies_refuse_wrong_addresses_and_slots():
     slots = torch.zeros(2, dtype=torch.int64)
     with pytest.raises(RuntimeError, match="expected contiguous uint64 addresses, got Long"):
         ops.copy_all_layer_kv_cache_cpu(slots, slots, slots, slots)

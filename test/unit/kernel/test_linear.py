@@ -1,4 +1,4 @@
-"""Packed linear and patch embedding: C++ against the twins, and row invariance."""
+"""Packed linear and patch embedding: C++ against the twins, and the same bits in every batch."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ def problem(rows: int, columns: int, depth: int, dtype: torch.dtype):
 
 
 def close(got: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias) -> None:
-    """Against a product in float64: the twin itself rounds in an order of its own."""
+    """Compare with a product in float64, because the twin adds and rounds in another order."""
     exact = torch.nn.functional.linear(x.double(), weight.double())
     exact = exact if bias is None else exact + bias.double()
     tolerance = {torch.float32: 1e-5, torch.bfloat16: 1e-2}[got.dtype]
@@ -37,13 +37,13 @@ def test_linear_equals_its_twin(rows, columns, depth, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_long_prefill(dtype):
-    """From 4096 rows on bfloat16 goes through oneDNN where the processor has units for it."""
+    """From 4,096 rows on, bfloat16 goes through oneDNN if the processor has AMX or AVX-512-bf16."""
     x, weight, bias = problem(4100, 48, 256, dtype)
     for b in (bias, None):
         close(ops.weight_packed_linear(x, weight, b, True), x, weight, b)
 
 
-def test_linear_reads_rows_that_lie_apart():
+def test_linear_reads_strided_rows():
     x, weight, _ = problem(5, 48, 64, torch.bfloat16)
     wide = torch.zeros(5, 200, dtype=x.dtype)
     wide[:, 70:134] = x
@@ -53,21 +53,21 @@ def test_linear_reads_rows_that_lie_apart():
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("columns, depth", [(512, 1024), (48, 256), (13, 72)])
-def test_a_row_does_not_depend_on_its_company(columns, depth, dtype):
+def test_a_row_has_the_same_bits_in_every_batch(columns, depth, dtype):
     x, weight, bias = problem(70, columns, depth, dtype)
-    alone = torch.cat(
+    single_rows = torch.cat(
         [ops.weight_packed_linear(x[i : i + 1], weight, bias, True) for i in range(70)]
     )
     for threads in (1, 2):
         torch.set_num_threads(threads)
         for rows in (2, 3, 5, 6, 7, 8, 12, 32, 33, 70):
             got = ops.weight_packed_linear(x[:rows], weight, bias, True)
-            assert torch.equal(got, alone[:rows]), f"{rows} rows on {threads} threads"
+            assert torch.equal(got, single_rows[:rows]), f"{rows} rows on {threads} threads"
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_nor_does_it_in_the_largest_batch_that_verifies(dtype):
-    """48 requests, SGLang's default, of 64 nodes."""
+def test_a_row_has_the_same_bits_in_the_largest_verify_batch(dtype):
+    """48 requests, SGLang's default, with 64 nodes each."""
     x, weight, bias = problem(48 * 64, 64, 128, dtype)
     got = ops.weight_packed_linear(x, weight, bias, True)
     for rows in (slice(0, 1), slice(1500, 1532), slice(3071, 3072)):
@@ -87,14 +87,14 @@ def test_patch_embedding_equals_its_twin(patches, dtype):
     torch.testing.assert_close(got, twin, atol=3e-2, rtol=3e-2)
 
 
-def test_packing_keeps_what_a_plain_product_reads():
-    """SGLang's drafts multiply by a target's packed lm_head themselves."""
+def test_packing_keeps_plain_rows():
+    """SGLang's drafts multiply by a target's packed lm_head with a plain torch product."""
     weight = torch.randn(32, 64, dtype=torch.bfloat16)
     assert torch.equal(ops.convert_weight_packed(weight), weight)
     assert torch.equal(ops.convert_weight_packed(weight.t()), weight.t().contiguous())
 
 
-def test_errors_name_what_was_got():
+def test_errors_name_the_wrong_value():
     x, weight, _ = problem(2, 16, 32, torch.bfloat16)
     with pytest.raises(RuntimeError, match=r"got \[2, 32\] and \[16, 16\]"):
         ops.weight_packed_linear(x, weight[:, :16].contiguous(), None, True)

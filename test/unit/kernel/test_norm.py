@@ -1,4 +1,4 @@
-"""Norms and gated activations: C++ against the twins, and row invariance."""
+"""Norms and gated activations: C++ against the twins, and the same bits in every batch."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ def test_norms_equal_their_twins(shape, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_norm_reads_rows_that_lie_apart(dtype):
+def test_norm_reads_strided_rows(dtype):
     qkv = torch.randn(5, 300).to(dtype)
     weight = torch.randn(64).to(dtype)
     part = qkv[:, 100:164]
@@ -37,7 +37,7 @@ def test_norm_reads_rows_that_lie_apart(dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(1, 256), (6, 72), (0, 64)])
-def test_fused_add_norm_writes_both(shape, dtype):
+def test_fused_add_norm_writes_x_and_residual(shape, dtype):
     x, residual = torch.randn(2, *shape).to(dtype)
     weight = torch.randn(shape[-1]).to(dtype)
     x_twin, residual_twin = x.clone(), residual.clone()
@@ -48,12 +48,12 @@ def test_fused_add_norm_writes_both(shape, dtype):
 
 
 def test_fused_add_norm_writes_through_strides():
-    whole = torch.randn(4, 200)
-    expected = whole.clone()
+    wide = torch.randn(4, 200)
+    expected = wide.clone()
     residual, weight = torch.randn(4, 64), torch.randn(64)
     twins.fused_add_rmsnorm_cpu(expected[:, 50:114], residual.clone(), weight, EPS)
-    ops.fused_add_rmsnorm_cpu(whole[:, 50:114], residual, weight, EPS)
-    close(whole, expected)
+    ops.fused_add_rmsnorm_cpu(wide[:, 50:114], residual, weight, EPS)
+    close(wide, expected)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -65,10 +65,10 @@ def test_gated_activations_equal_their_twins(name, shape, dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_row_does_not_depend_on_its_company(dtype):
+def test_a_row_has_the_same_bits_in_every_batch(dtype):
     x, residual = torch.randn(2, 40, 256).to(dtype)
     weight, bias = torch.randn(2, 256).to(dtype)
-    whole = [
+    batch_results = [
         ops.rmsnorm_cpu(x, weight, EPS),
         ops.layernorm_cpu(x, weight, bias, EPS),
         ops.silu_and_mul_cpu(x),
@@ -77,20 +77,20 @@ def test_a_row_does_not_depend_on_its_company(dtype):
     ops.fused_add_rmsnorm_cpu(summed, residual.clone(), weight, EPS)
     torch.set_num_threads(2)
     for i in (0, 17, 39):
-        one = x[i : i + 1]
-        alone = [
-            ops.rmsnorm_cpu(one, weight, EPS),
-            ops.layernorm_cpu(one, weight, bias, EPS),
-            ops.silu_and_mul_cpu(one),
+        row = x[i : i + 1]
+        single_results = [
+            ops.rmsnorm_cpu(row, weight, EPS),
+            ops.layernorm_cpu(row, weight, bias, EPS),
+            ops.silu_and_mul_cpu(row),
         ]
-        for a, w in zip(alone, whole, strict=True):
-            assert torch.equal(a[0], w[i])
-        one = one.clone()
-        ops.fused_add_rmsnorm_cpu(one, residual[i : i + 1].clone(), weight, EPS)
-        assert torch.equal(one[0], summed[i])
+        for single, batch in zip(single_results, batch_results, strict=True):
+            assert torch.equal(single[0], batch[i])
+        row = row.clone()
+        ops.fused_add_rmsnorm_cpu(row, residual[i : i + 1].clone(), weight, EPS)
+        assert torch.equal(row[0], summed[i])
 
 
-def test_errors_name_what_was_got():
+def test_errors_name_the_wrong_value():
     x = torch.randn(2, 64)
     with pytest.raises(RuntimeError, match=r"expected weight of shape \[64\], got \[32\]"):
         ops.rmsnorm_cpu(x, torch.ones(32), EPS)

@@ -1,4 +1,4 @@
-"""The answer to SGLang's question about AMX, and how the package chooses its kernels."""
+"""The answer to SGLang's call about AMX, and the kernels that the package loads."""
 
 import importlib.metadata
 import os
@@ -14,7 +14,7 @@ from sgl_kernel.schemas import SCHEMAS, op_name
 
 
 def ask_from(module: str) -> bool:
-    """What a function of that module would hear."""
+    """The answer that a function of `module` gets from torch."""
 
     def ask() -> bool:
         return torch.cpu._is_amx_tile_supported()
@@ -24,7 +24,7 @@ def ask_from(module: str) -> bool:
 
 @pytest.fixture
 def no_amx(monkeypatch):
-    """A machine without AMX and without an accelerator, whatever this one has."""
+    """Simulate an x86-64 machine without AMX or accelerator, with SGLang's CPU path on."""
     original = lambda: False
     monkeypatch.setattr(platform_plugin, "has_accelerator", lambda torch: False)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", original)
@@ -33,7 +33,7 @@ def no_amx(monkeypatch):
     return original
 
 
-def test_sglang_alone_hears_yes_and_once(no_amx):
+def test_only_sglangs_first_call_returns_true(no_amx):
     assert platform_plugin.activate() is None
     assert not ask_from("torch._inductor.cpu_vec_isa")
     assert ask_from("sglang.srt.utils.common")
@@ -41,7 +41,7 @@ def test_sglang_alone_hears_yes_and_once(no_amx):
     assert not ask_from("sglang.srt.utils.common")
 
 
-def test_a_second_activation_stacks_nothing(no_amx):
+def test_a_second_activation_changes_nothing(no_amx):
     platform_plugin.activate()
     platform_plugin.activate()
     assert ask_from("sglang.srt.utils.common")
@@ -49,14 +49,14 @@ def test_a_second_activation_stacks_nothing(no_amx):
 
 
 @pytest.mark.parametrize("engine, machine", [("0", "x86_64"), ("1", "aarch64")])
-def test_elsewhere_nothing_is_replaced(no_amx, monkeypatch, engine, machine):
+def test_without_cpu_path_or_x86_torchs_function_stays(no_amx, monkeypatch, engine, machine):
     monkeypatch.setenv("SGLANG_USE_CPU_ENGINE", engine)
     monkeypatch.setattr(platform_plugin.platform, "machine", lambda: machine)
     platform_plugin.activate()
     assert torch.cpu._is_amx_tile_supported is no_amx
 
 
-def test_a_machine_without_accelerator_needs_no_switch(no_amx, monkeypatch):
+def test_a_machine_without_accelerator_needs_no_variable(no_amx, monkeypatch):
     monkeypatch.delenv(platform_plugin.CPU_ENGINE)
     platform_plugin.activate()
     assert os.environ[platform_plugin.CPU_ENGINE] == "1"
@@ -67,7 +67,7 @@ def test_a_machine_without_accelerator_needs_no_switch(no_amx, monkeypatch):
     ("name", "value"),
     [("has_accelerator", lambda torch: True), ("has_our_ops", lambda: False)],
 )
-def test_elsewhere_the_switch_stays_the_users(no_amx, monkeypatch, name, value):
+def test_with_accelerator_or_other_ops_the_variable_stays_unset(no_amx, monkeypatch, name, value):
     monkeypatch.delenv(platform_plugin.CPU_ENGINE)
     monkeypatch.setattr(platform_plugin, name, value)
     platform_plugin.activate()
@@ -84,14 +84,14 @@ def test_another_build_of_sgl_kernel_is_not_ours(monkeypatch, tmp_path):
     assert not platform_plugin.has_our_ops()
 
 
-def test_a_processor_with_amx_answers_for_itself(no_amx, monkeypatch):
-    truth = lambda: True
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", truth)
+def test_with_amx_torchs_function_stays(no_amx, monkeypatch):
+    has_amx = lambda: True
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", has_amx)
     platform_plugin.activate()
-    assert torch.cpu._is_amx_tile_supported is truth
+    assert torch.cpu._is_amx_tile_supported is has_amx
 
 
-def test_the_entry_point_is_installed_and_light():
+def test_the_entry_point_is_installed_and_imports_no_torch():
     [entry] = importlib.metadata.entry_points(group="sglang.srt.platforms", name="sgl_kernel_cpu")
     assert entry.value == "sgl_kernel_cpu_platform:activate"
     code = (
@@ -113,7 +113,7 @@ def run_python(code: str, **env: str) -> str:
     return done.stdout.strip().splitlines()[-1]
 
 
-SGLANG_SAYS = """
+PRINT_CPU_SUPPORT = """
 import torch
 torch.cpu._is_amx_tile_supported = lambda: False
 from sglang.srt.utils import cpu_has_amx_support
@@ -122,20 +122,20 @@ print(is_cpu(), cpu_has_amx_support(), torch.cpu._is_amx_tile_supported())
 """
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="of a machine without a GPU")
-def test_stock_sglang_takes_its_cpu_path_without_amx_and_without_a_switch(monkeypatch):
+@pytest.mark.skipif(torch.cuda.is_available(), reason="tests a machine without a GPU")
+def test_stock_sglang_takes_its_cpu_path_without_amx_and_variable(monkeypatch):
     monkeypatch.delenv(platform_plugin.CPU_ENGINE, raising=False)
-    assert run_python(SGLANG_SAYS) == "True True False"
+    assert run_python(PRINT_CPU_SUPPORT) == "True True False"
 
 
-def test_the_twins_serve_every_op_when_asked():
+def test_the_variable_makes_the_twins_serve_every_op():
     code = (
         "import sgl_kernel, sys;print(sgl_kernel.USES_TWINS, any('_C_' in m for m in sys.modules))"
     )
     assert run_python(code, SGL_KERNEL_CPU_TWINS="1") == "True False"
 
 
-def test_every_op_is_registered_and_the_forbidden_one_is_not():
+def test_every_op_is_registered_and_fused_qk_norm_is_not():
     for schema in SCHEMAS:
         assert hasattr(torch.ops.sgl_kernel, op_name(schema))
     assert not hasattr(torch.ops.sgl_kernel, "fused_qk_norm_cpu")
@@ -148,7 +148,7 @@ def test_more_than_one_rank_is_refused():
         torch.ops.sgl_kernel.initialize(2, 0)
 
 
-def test_kernels_built_for_another_processor_are_named(monkeypatch):
+def test_missing_kernels_for_this_processor_raise(monkeypatch):
     monkeypatch.setattr(library.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match="Reinstall it here"):
         library.load()
@@ -157,11 +157,11 @@ def test_kernels_built_for_another_processor_are_named(monkeypatch):
 @pytest.mark.parametrize(
     "machine, built, loaded", [("AVX512", "avx2", "avx2"), ("AVX2", "avx512", None)]
 )
-def test_a_processor_runs_its_own_or_a_lesser_set(monkeypatch, machine, built, loaded):
-    found = []
+def test_a_processor_loads_the_widest_vector_set_it_can_run(monkeypatch, machine, built, loaded):
+    imported = []
     fake = types.SimpleNamespace(
         util=types.SimpleNamespace(find_spec=lambda name: name.endswith(built) or None),
-        import_module=found.append,
+        import_module=imported.append,
     )
     monkeypatch.setattr(library, "importlib", fake)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: machine)
@@ -170,4 +170,4 @@ def test_a_processor_runs_its_own_or_a_lesser_set(monkeypatch, machine, built, l
             library.load()
     else:
         library.load()
-        assert found == [f"sgl_kernel._C_{loaded}"]
+        assert imported == [f"sgl_kernel._C_{loaded}"]

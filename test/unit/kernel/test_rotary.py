@@ -1,4 +1,4 @@
-"""Rotary embeddings: C++ equals the twins bit for bit, through strides and in place."""
+"""Rotary embeddings: C++ equals the twins bit for bit, strided and in place."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ def cache(rotary: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def q_and_k(rows: int, head: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Slices of one qkv, as SGLang's layers pass them."""
+    """q and k as slices of one qkv tensor, as SGLang's layers pass them."""
     sizes = [HEADS * head, KV_HEADS * head, KV_HEADS * head]
     qkv = torch.randn(rows, sum(sizes)).to(dtype)
     q, k, _ = qkv.split(sizes, dim=-1)
@@ -57,8 +57,8 @@ def test_multimodal_rotary_writes_in_place(axes, section, interleaved, neox, dty
     assert torch.equal(q, q_twin) and torch.equal(k, k_twin)
 
 
-def test_equal_axes_turn_as_one_axis_does():
-    """On text the three axes agree, and the answer must be that of plain rotary."""
+def test_equal_axes_rotate_as_one_axis_does():
+    """On text the three axes have equal positions, and the result must equal plain rotary's."""
     table = cache(64, torch.float32)
     positions = torch.randint(0, 50, (6,))
     q, k = q_and_k(6, 64, torch.float32)
@@ -81,7 +81,7 @@ def test_vision_rotary_equals_its_twin(rows, head, factor_dtype, dtype):
         assert torch.equal(g, e)
 
 
-def test_errors_name_what_was_got():
+def test_errors_name_the_wrong_value():
     table = cache(64, torch.float32)
     q, k = q_and_k(4, 64, torch.float32)
     positions = torch.arange(4)

@@ -1,4 +1,4 @@
-"""Slot bookkeeping: both versions against plain loops."""
+"""Slot bookkeeping: the ops and the twins against plain loops."""
 
 import pytest
 import sgl_kernel
@@ -15,7 +15,7 @@ def pool(rows: int = 6) -> torch.Tensor:
 @pytest.mark.parametrize("module", [sgl_kernel, twins], ids=["ops", "twins"])
 @pytest.mark.parametrize("offset_dtype", [torch.int64, torch.int32])
 @pytest.mark.parametrize("spans", [[], [(3, 8)], [(0, 40), (7, 7), (12, 13)]])
-def test_spans_go_both_ways(spans, offset_dtype, module):
+def test_spans_are_gathered_and_scattered(spans, offset_dtype, module):
     rows = torch.randperm(6)[: len(spans)]
     starts = torch.tensor([s for s, _ in spans], dtype=offset_dtype)
     ends = torch.tensor([e for _, e in spans], dtype=offset_dtype)
@@ -31,9 +31,9 @@ def test_spans_go_both_ways(spans, offset_dtype, module):
     slots = torch.randint(0, 999, (total,))
     written = table.clone()
     module.assign_req_to_token_pool_cpu(rows, written, starts, ends, slots, POOL_LEN)
-    again = torch.empty(total, dtype=torch.int64)
-    module.assign_extend_cache_locs_cpu(rows, written, starts, ends, again, POOL_LEN)
-    assert torch.equal(again, slots)
+    gathered = torch.empty(total, dtype=torch.int64)
+    module.assign_extend_cache_locs_cpu(rows, written, starts, ends, gathered, POOL_LEN)
+    assert torch.equal(gathered, slots)
     assert int((written != table).sum()) <= total
 
 
@@ -48,9 +48,9 @@ def test_draft_slots_lie_behind_the_sequence():
     assert metadata.dtype == torch.int32 and metadata.shape == (6, POOL_LEN)
     for b, (row, length) in enumerate([(4, 9), (1, 0)]):
         for candidate in range(topk):
-            own = table[row, length + candidate * steps :][:steps].tolist()
+            draft_slots = table[row, length + candidate * steps :][:steps].tolist()
             got = metadata[b * topk + candidate]
-            assert got[: length + steps].tolist() == table[row, :length].tolist() + own
+            assert got[: length + steps].tolist() == table[row, :length].tolist() + draft_slots
 
 
 def test_bonus_tokens_and_accepted_slots():

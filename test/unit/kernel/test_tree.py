@@ -1,4 +1,4 @@
-"""Trees: C++ against the twins, and the twins against what the links must mean."""
+"""SGLang's trees: C++ against the twins, and the results against the drafted trees."""
 
 import itertools
 
@@ -14,10 +14,10 @@ TOPK = 4
 
 
 def drafted(steps: int) -> tuple[list[int], list[int]]:
-    """An EAGLE draft's table of parents and the parent entry of each of its entries.
+    """An EAGLE draft: its parent_list, and the parent entry of each of its entries.
 
-    Step 0 drafts TOPK entries below the root; later steps TOPK below each of TOPK kept entries of
-    the step before.
+    Step 0 drafts TOPK entries below the root and keeps all of them. Each later step drafts TOPK
+    entries below each kept entry, and keeps TOPK of the new entries.
     """
     table = [-1]
     parent_of = [-1] * TOPK
@@ -32,7 +32,7 @@ def drafted(steps: int) -> tuple[list[int], list[int]]:
 
 
 def selection(parent_of: list[int], count: int) -> list[int]:
-    """A random connected choice of entries, ascending."""
+    """A random selection of entries, ascending, that includes every selected entry's parent."""
     chosen: set[int] = set()
     while len(chosen) < count:
         open_entries = [
@@ -42,9 +42,9 @@ def selection(parent_of: list[int], count: int) -> list[int]:
     return sorted(chosen)
 
 
-def built(build, table, selected, seq_lens, num_nodes):
+def build_outputs(build, table, selected, seq_lens, num_nodes):
     size = (len(seq_lens), num_nodes)
-    mask = torch.ones(len(seq_lens) * num_nodes**2 + 5, dtype=torch.bool)  # a longer buffer
+    mask = torch.ones(len(seq_lens) * num_nodes**2 + 5, dtype=torch.bool)  # a larger buffer
     positions = torch.empty(size[0] * num_nodes, dtype=torch.int64)
     links = torch.full((3, *size), -1, dtype=torch.int64)
     build(
@@ -57,7 +57,7 @@ def built(build, table, selected, seq_lens, num_nodes):
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 3), st.integers(1, 4), st.integers(1, 16), st.integers(0, 2**30))
-def test_build_links_what_was_drafted(batch, steps, num_nodes, seed):
+def test_build_equals_its_twin_and_the_drafted_tree(batch, steps, num_nodes, seed):
     torch.manual_seed(seed)
     num_nodes = min(num_nodes, TOPK + 1) if steps == 1 else num_nodes
     drafts = [drafted(steps) for _ in range(batch)]
@@ -65,8 +65,8 @@ def test_build_links_what_was_drafted(batch, steps, num_nodes, seed):
     seq_lens = torch.randint(0, 99, (batch,)).tolist()
     table = [table for table, _ in drafts]
     call = (table, selected, seq_lens, num_nodes)
-    got = built(sgl_kernel.build_tree_kernel_efficient_cpu, *call)
-    for a, b in zip(got, built(twins.build_tree_kernel_efficient_cpu, *call), strict=True):
+    got = build_outputs(sgl_kernel.build_tree_kernel_efficient_cpu, *call)
+    for a, b in zip(got, build_outputs(twins.build_tree_kernel_efficient_cpu, *call), strict=True):
         assert torch.equal(a, b)
 
     mask, positions, (number, child, sibling) = got
@@ -140,16 +140,18 @@ def test_verify_walks_as_its_twin(batch, num_nodes, max_len, seed):
 
 @pytest.mark.parametrize("library", [sgl_kernel, twins])
 def test_nothing_leads_to_a_node_whose_parent_was_not_selected(library):
-    """Entry 8 is a child of entry 1, entry 4 of entry 0."""
+    """Entry 4 is a child of entry 0, and entry 8 of entry 1, which is not selected."""
     call = ([[-1, 0, 1, 2, 3]], [[0, 4, 8]], [5], 4)
-    mask, positions, (_, child, sibling) = built(library.build_tree_kernel_efficient_cpu, *call)
+    mask, positions, (_, child, sibling) = build_outputs(
+        library.build_tree_kernel_efficient_cpu, *call
+    )
     assert child.tolist() == [[1, 2, -1, -1]] and sibling.tolist() == [[-1] * 4]
     rows = [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [0, 0, 0, 1]]
     assert mask.int().tolist() == [rows]
     assert positions.tolist() == [[5, 6, 7, 5]]
 
 
-def test_errors_name_what_was_got():
+def test_errors_name_the_wrong_value():
     links = torch.full((3, 1, 3), -1)
     with pytest.raises(NotImplementedError, match=r"tree_mask_mode 1 \(N x N\), got 0"):
         sgl_kernel.build_tree_kernel_efficient_cpu(

@@ -1,6 +1,7 @@
 """Run the kernels on a GPU where there is one, else under Triton's interpreter.
 
-Triton decides when a kernel is defined, so the variable is set before any kernel is imported.
+Triton reads TRITON_INTERPRET when a kernel is defined, so this file sets the variable before any
+import of a kernel.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Every kernel compiles for the GPUs we name, on a machine that has none."""
+"""Every kernel compiles for A100, H100 and H200 on a machine without a GPU."""
 
 import os
 import subprocess
@@ -8,7 +8,8 @@ from pathlib import Path
 CAPABILITIES = ["80", "90"]  # A100, H100 and H200
 OVERLAY = Path(__file__).parents[3] / "python" / "sglang"
 
-# A process of its own: one in which Triton interprets can not compile, and SGLang is not needed.
+# Runs in a separate process, because Triton cannot compile under TRITON_INTERPRET=1. An empty
+# package replaces SGLang.
 PROGRAM = """
 import importlib, sys, types
 import triton

@@ -25,9 +25,9 @@ def marginals(seed, bs, offsets, k, ties):
     return torch.arange(bs) + 100, ids, logprobs
 
 
-def equal(ours, theirs):
-    for field in dataclasses.fields(theirs):
-        left, right = getattr(ours, field.name), getattr(theirs, field.name)
+def equal(ours, twin):
+    for field in dataclasses.fields(twin):
+        left, right = getattr(ours, field.name), getattr(twin, field.name)
         assert left.dtype == right.dtype, field.name
         assert torch.equal(left, right), field.name
 
@@ -43,7 +43,7 @@ def test_trees(offsets, k, ties):
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("-inf"), 0.0])
-def test_trees_of_values_that_are_no_probabilities(value):
+def test_trees_of_values_that_are_not_logprobs(value):
     roots, ids, logprobs = marginals(1, 2, 15, 8, ties=False)
     logprobs[0, ::2, 3] = value
     logprobs[1] = value
@@ -59,10 +59,8 @@ def test_masks_and_links_of_random_trees():
     for _ in range(200):
         parents = random_parents(rng, rng.randint(1, 4), rng.randint(1, 64))
         assert torch.equal(cpu_ops.ancestor_mask(parents), twins.ancestor_mask(parents))
-        for ours, theirs in zip(
-            cpu_ops.tree_links(parents), twins.tree_links(parents), strict=True
-        ):
-            assert torch.equal(ours, theirs)
+        for ours, twin in zip(cpu_ops.tree_links(parents), twins.tree_links(parents), strict=True):
+            assert torch.equal(ours, twin)
 
 
 def test_walks():

@@ -1,4 +1,4 @@
-"""Every kernel against its twin in core/: equal, bit for bit."""
+"""Every kernel against its twin in core/: the results are equal bit for bit."""
 
 import random
 
@@ -30,9 +30,9 @@ def random_parents(seed, device, bs, num_nodes):
 
 def assert_same(ours, twins):
     for name in twins.__dataclass_fields__:
-        mine, its = getattr(ours, name), getattr(twins, name)
-        assert mine.dtype == its.dtype
-        assert torch.equal(mine, its), name
+        value, expected = getattr(ours, name), getattr(twins, name)
+        assert value.dtype == expected.dtype
+        assert torch.equal(value, expected), name
 
 
 SHAPES = [
@@ -71,11 +71,11 @@ def test_build_tree_with_values_that_are_not_logprobs(device):
 def test_build_tree_of_strided_arguments(device):
     root_tokens, ids, logprobs = marginals(1, device, 2, 6, 8)
     strided = root_tokens, ids[..., ::2], logprobs[..., ::2], 12
-    whole = root_tokens, ids[..., ::2].contiguous(), logprobs[..., ::2].contiguous(), 12
-    assert_same(tree.build_tree(*strided), tree_twin.build_tree(*whole))
+    dense = root_tokens, ids[..., ::2].contiguous(), logprobs[..., ::2].contiguous(), 12
+    assert_same(tree.build_tree(*strided), tree_twin.build_tree(*dense))
 
 
-# Among the largest shapes that start: the most offsets, and keys whose index fills its bits.
+# Some of the largest shapes allowed: the most offsets, and keys whose index uses all of its bits.
 EXTREMES = [
     # block, k, budget
     (65, 1, 65),
@@ -89,7 +89,7 @@ EXTREMES = [
 @pytest.mark.parametrize("values", ["spread", "at the floor", "tied"])
 @pytest.mark.parametrize("block, k, budget", EXTREMES)
 def test_the_largest_shapes(device, block, k, budget, values):
-    """Scores at the floor over 64 offsets are the lowest that a key can hold."""
+    """Log-probabilities at the floor over 64 offsets give the lowest score that a key can hold."""
     root_tokens, ids, logprobs = marginals(1, device, 1, block, k)
     if values != "spread":
         logprobs = torch.full_like(logprobs, -torch.inf if values == "at the floor" else -0.5)
@@ -125,7 +125,7 @@ def test_ancestors_down_to_a_known_depth(device):
 @pytest.mark.parametrize("dtype", [torch.bool, torch.uint8])
 @pytest.mark.parametrize("prefix_lens", [[0], [5, 0, 37], [1, 2], []])
 def test_fill_full_mask(device, prefix_lens, dtype, monkeypatch):
-    monkeypatch.setattr(masks, "SHARES", 2)  # the interpreter plays every program
+    monkeypatch.setattr(masks, "SHARES", 2)  # the interpreter runs all programs in turn
     num_nodes = 9
     parents = random_parents(4, device, len(prefix_lens), num_nodes)
     ancestors = tree_twin.ancestor_mask(parents)
@@ -142,7 +142,7 @@ def test_fill_full_mask(device, prefix_lens, dtype, monkeypatch):
 
 
 def test_a_mask_of_long_prefixes_and_many_requests(device, monkeypatch):
-    """More than one block of lengths to sum, and of columns to write, for every program."""
+    """Every program sums several blocks of lengths and writes several blocks of columns."""
     monkeypatch.setattr(masks, "BLOCK", 16)
     monkeypatch.setattr(masks, "SHARES", 2)
     lens = torch.tensor([0, 5, 70, 15, 16, 17] * 3, device=device)
@@ -152,8 +152,11 @@ def test_a_mask_of_long_prefixes_and_many_requests(device, monkeypatch):
 
 
 class Launches:
-    """Stands for a kernel: keeps what Triton compiles one for, the constants and the kinds of the
-    integers (1, a multiple of 16, any other) and of the pointers."""
+    """Replaces a kernel and records the specialisations that Triton would compile.
+
+    A specialisation is the constants, the kind of each integer (1, a multiple of 16, any other),
+    and the dtype and alignment of each pointer.
+    """
 
     def __init__(self):
         self.kinds = set()
@@ -161,17 +164,17 @@ class Launches:
     def __getitem__(self, grid):
         return self.launch
 
-    def launch(self, *given, **constants):
+    def launch(self, *arguments, **constants):
         def kind(x):
             if isinstance(x, torch.Tensor):
                 return x.dtype, x.data_ptr() % 16 == 0
             return 1 if x == 1 else (type(x), x % 16 == 0)
 
-        self.kinds.add((tuple(map(kind, given)), tuple(sorted(constants.items()))))
+        self.kinds.add((tuple(map(kind, arguments)), tuple(sorted(constants.items()))))
 
 
 @pytest.mark.parametrize("block, k, budget", [(16, 8, 32), (16, 1, 16), (7, 3, 9)])
-def test_no_batch_needs_a_kernel_that_start_has_not_warmed(monkeypatch, block, k, budget):
+def test_warm_compiles_every_kernel_that_a_batch_needs(monkeypatch, block, k, budget):
     names = {
         tree: ["_build_tree_kernel", "_tree_links_kernel", "_ancestor_mask_kernel"],
         masks: ["_fill_full_mask_kernel"],

@@ -1,3 +1,5 @@
+"""The functions that `ops_for` chooses for each device."""
+
 import dataclasses
 import inspect
 
@@ -24,7 +26,7 @@ def test_each_device_gets_its_own_functions_with_the_same_arguments(monkeypatch)
         assert inspect.signature(twin) == inspect.signature(kernel)
 
 
-def test_a_cpu_takes_the_cpp_ops_where_they_are(monkeypatch):
+def test_a_cpu_takes_the_cpp_ops_if_they_are_available(monkeypatch):
     monkeypatch.setattr(cpu_ops, "available", lambda: True)
     ops = ops_for(torch.device("cpu"))
     assert set(map(tuple, modules(ops).values())) == {("kernels", "cpu_ops")}

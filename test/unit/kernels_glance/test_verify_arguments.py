@@ -1,5 +1,8 @@
-"""What we hand to SGLang's verify, read by SGLang's own code: its argument builders, its Triton
-attention kernel and its greedy tree walk run here on our masks, links and positions."""
+"""GLANCE's verify arguments, read by SGLang's code.
+
+SGLang's argument builders, Triton attention kernel and greedy tree walk run on GLANCE's masks,
+links and positions.
+"""
 
 import pytest
 import torch
@@ -14,9 +17,9 @@ from sglang.srt.speculative.glance.core.tree import tree_links
 @pytest.mark.parametrize("seed", range(3))
 def test_flashinfer_arguments_of_eagle_verify_input(device, seed):
     batch = TreeBatch(seed, device)
-    built = [part.tolist() for part in batch.flashinfer_arguments()]
+    arguments = [part.tolist() for part in batch.flashinfer_arguments()]
     expected = reference.flashinfer_arguments(batch.parents_of, batch.prefix_lens, batch.slots_of)
-    assert built == list(expected)
+    assert arguments == list(expected)
 
 
 def run_triton_attention(batch, queries, keys, values, mask):
@@ -68,11 +71,11 @@ def test_triton_attention_gives_each_node_its_own_path(device):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_sglangs_greedy_walk_over_our_links_is_our_walk(device, seed):
+def test_sglangs_greedy_walk_over_our_links_equals_our_walk(device, seed):
     batch = TreeBatch(seed, device)
     shape = batch.parents.shape
     generator = torch.Generator().manual_seed(seed)
-    # Few tokens make long walks; of siblings with the same token both walks take the first.
+    # Three token ids make long walks. Of siblings with the same token, both walks take the first.
     tokens, drawn = (torch.randint(3, shape, generator=generator).to(device) for _ in range(2))
     max_depth = 5
     index, child, sibling = tree_links(batch.parents)
