@@ -64,7 +64,7 @@ def verify_tree_greedy_cpu(
     retrive_next_sibling: Tensor,
     target_predict: Tensor,
 ) -> None:
-    """Walk every tree from its root to the child that the target predicts, while there is one.
+    """Walk every tree from its root to the child that the target predicts, as long as one exists.
 
     Writes the visited nodes' numbers in the batch to accept_index [B, depth + 1] (filled with -1 by
     the caller), the target's token at each visited node to predicts [B * N], and the number of
